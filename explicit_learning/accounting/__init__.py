@@ -1,0 +1,1 @@
+"""Per-rank, append-only records of what was sampled and how it was scored."""

@@ -1,0 +1,1 @@
+"""One module per command: parsing and printing, nothing else. Nothing imports this package."""

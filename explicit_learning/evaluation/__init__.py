@@ -1,0 +1,1 @@
+"""Greedy evaluation on the frozen evaluation rows."""

@@ -1,0 +1,1 @@
+"""Reading strictly and writing whole: what every other part of the package stands on."""

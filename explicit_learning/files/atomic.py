@@ -1,0 +1,102 @@
+"""Files that appear whole or not at all.
+
+A run can be killed between any two instructions. Each file is therefore written under a temporary name in its own
+folder, flushed to the disk, and renamed over the final name; the folder is flushed too, because a rename that was not
+flushed is lost with the power. Readers see the old file or the new one, never half of one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["TEMPORARY_PREFIX", "fsync_file", "fsync_folder", "new_folder", "write_bytes", "write_json", "write_text"]
+
+# What is left behind by a kill begins with this, so that clean-up and verification can tell it from data.
+TEMPORARY_PREFIX = ".writing-"
+
+
+def fsync_folder(folder: Path) -> None:
+    """Flush a folder's entries to the disk."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def fsync_file(path: Path) -> None:
+    """Flush a file's content to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Write a file whole or not at all.
+
+    Raises:
+        OSError: If the folder is missing or not writable, or the disk is full; the old file is then untouched.
+    """
+    handle, name = tempfile.mkstemp(prefix=TEMPORARY_PREFIX, suffix=f"-{path.name[:80]}", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fchmod(stream.fileno(), mode)
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    fsync_folder(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a UTF-8 text file whole or not at all (see `write_bytes`)."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, value: Any) -> None:  # noqa: ANN401 - any JSON value
+    """Write a JSON file for people (indented, key order kept) whole or not at all (see `write_bytes`)."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder that becomes ``path`` when the block ends well, and vanishes when it does not.
+
+    Raises:
+        FileExistsError: If ``path`` exists and is not an empty folder: nothing is overwritten.
+        OSError: If the parent is not writable or the disk is full.
+    """
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise FileExistsError(f"{path} exists already")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, suffix=f"-{path.name[:80]}", dir=path.parent))
+    try:
+        yield temporary
+        for file in sorted(temporary.rglob("*")):
+            if file.is_file():
+                fsync_file(file)
+            elif file.is_dir():
+                fsync_folder(file)
+        temporary.chmod(0o755)
+        fsync_folder(temporary)
+        temporary.rename(path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    fsync_folder(path.parent)

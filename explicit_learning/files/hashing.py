@@ -1,0 +1,73 @@
+"""Hashes of files and folders: the identities that a plan freezes.
+
+A folder's identity is the canonical hash of ``{relative POSIX path: SHA-256 of the bytes}``; it does not depend on
+where the folder lies, on file times or on the order in which the system lists it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from explicit_learning.files.canonical import sha256_json
+from explicit_learning.files.progress import progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+__all__ = ["hash_files", "sha256_file", "snapshot", "snapshot_sha256"]
+
+CHUNK = 1 << 20
+THREADS = 8
+
+
+def sha256_file(path: Path, advance: Callable[[int], None] | None = None) -> str:
+    """Return the SHA-256 of a file's bytes, read in chunks of 1 MiB.
+
+    Raises:
+        OSError: If the file cannot be read.
+    """
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as stream:
+        while chunk := stream.read(CHUNK):
+            digest.update(chunk)
+            if advance:
+                advance(len(chunk))
+    return digest.hexdigest()
+
+
+def hash_files(paths: Iterable[Path], *, progress_label: str = "hashing") -> dict[Path, str]:
+    """Hash many files at once, with progress when it takes long. hashlib frees the interpreter lock, so threads do.
+
+    Raises:
+        OSError: For the first file that cannot be read.
+    """
+    files = list(paths)
+    total = sum(path.stat().st_size for path in files)
+    with progress(progress_label, total, "B") as advance, ThreadPoolExecutor(THREADS) as pool:
+        return dict(zip(files, pool.map(lambda path: sha256_file(path, advance), files), strict=True))
+
+
+def snapshot(folder: Path, *, progress_label: str = "hashing") -> dict[str, str]:
+    """Return ``{relative POSIX path: SHA-256}`` of every file below a folder, hidden ones excepted.
+
+    Hidden files are left out because tools and mounts drop them (``.DS_Store``, ``.cache``) without changing what is
+    loaded.
+
+    Raises:
+        OSError: If the folder or a file in it cannot be read.
+    """
+    files = [
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    ]
+    hashes = hash_files(sorted(files), progress_label=progress_label)
+    return dict(sorted((path.relative_to(folder).as_posix(), digest) for path, digest in hashes.items()))
+
+
+def snapshot_sha256(folder: Path, *, progress_label: str = "hashing") -> str:
+    """Return a folder's identity: the canonical hash of its `snapshot`."""
+    return sha256_json(snapshot(folder, progress_label=progress_label))

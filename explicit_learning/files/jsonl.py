@@ -1,0 +1,82 @@
+"""JSON Lines: one object a line, read as strictly as a plan, written in canonical form.
+
+Canonical lines make a file's bytes a function of its rows, so that a data set's hash means its content.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
+from explicit_learning.files.atomic import write_bytes
+from explicit_learning.files.canonical import canonical_bytes
+from explicit_learning.files.strict_json import parse_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+__all__ = ["read_rows", "write_rows"]
+
+MAX_LINE_BYTES = 16 * 1024 * 1024
+
+
+def read_rows(path: Path, *, gate: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield ``(line number from 1, object)`` for every line of a file.
+
+    Raises:
+        Refusal: At the first line that is empty, no strict JSON, or no object; or if the file cannot be read.
+    """
+    try:
+        with path.open("rb") as stream:
+            number = 0
+            while line := stream.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                yield number, _row(line, number, path, gate)
+    except FileNotFoundError:
+        raise Refusal(
+            Fault(
+                gate=gate,
+                file=str(path),
+                found="no such file",
+                expected="a JSON Lines file",
+                fix="check the path; relative paths start at the folder of the file that names them",
+            )
+        ) from None
+    except OSError as error:
+        raise Refusal(
+            Fault(
+                gate=gate,
+                file=str(path),
+                found=f"cannot be read: {error.strerror or error}",
+                expected="a readable JSON Lines file",
+                fix="check the file's permissions and the disk it lies on",
+                exit_code=ExitCode.IO,
+            )
+        ) from None
+
+
+def _row(line: bytes, number: int, path: Path, gate: str) -> dict[str, Any]:
+    file = f"{path}:{number}"
+    if len(line) > MAX_LINE_BYTES:
+        fix = "check that this is a JSON Lines file"
+        found, expected = "a line without end", f"at most {MAX_LINE_BYTES:,} bytes a line"
+        raise Refusal(Fault(gate=gate, file=file, found=found, expected=expected, fix=fix))
+    if not line.endswith(b"\n"):
+        fix = "the file looks truncated: make it again, or add the final newline"
+        found, expected = "a last line without a newline", "every line ends with a newline"
+        raise Refusal(Fault(gate=gate, file=file, found=found, expected=expected, fix=fix))
+    value = parse_json(line, gate=gate, file=file)
+    if not isinstance(value, dict):
+        fix = "write one JSON object a line"
+        raise Refusal(Fault(gate=gate, file=file, found=found_text(value), expected="a JSON object", fix=fix))
+    return value
+
+
+def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Write rows in canonical form, one a line, whole or not at all.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    write_bytes(path, b"".join(canonical_bytes(row) + b"\n" for row in rows))

@@ -1,0 +1,168 @@
+"""JSON Schemas applied so that a person can act on the result.
+
+All errors are reported, each at its JSON pointer. A misspelt field is reported once, with the name that was probably
+meant, although to a schema it is two errors (an unknown field, and perhaps a missing one).
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from explicit_learning.errors import Fault, found_text
+from explicit_learning.files.resources import SCHEMAS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import ValidationError
+
+__all__ = ["load_schema", "pointer", "validate", "validator"]
+
+
+@cache
+def load_schema(name: str) -> dict[str, Any]:
+    """Return the schema ``schemas/NAME.schema.json``."""
+    schema: dict[str, Any] = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
+    return schema
+
+
+@cache
+def validator(name: str) -> Draft202012Validator:
+    """Return a compiled validator for ``schemas/NAME.schema.json``."""
+    from jsonschema import Draft202012Validator
+
+    return Draft202012Validator(load_schema(name))
+
+
+def pointer(parts: Any) -> str:  # noqa: ANN401 - a deque of names and indices
+    """Return the JSON pointer (RFC 6901) of a path of names and indices."""
+    return "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in parts)
+
+
+def validate(value: Any, name: str, *, gate: str, file: str) -> list[Fault]:  # noqa: ANN401 - any JSON value
+    """Return every way in which a value breaks a schema, in document order.
+
+    Args:
+        value: The JSON value.
+        name: The schema's name, as in ``schemas/NAME.schema.json``.
+        gate: Name of the check, for the faults.
+        file: The file the value was read from, for the faults.
+    """
+    faults = [fault for error in validator(name).iter_errors(value) for fault in _faults(error, gate, file)]
+    return sorted(dict.fromkeys(faults), key=lambda fault: fault.pointer or "")
+
+
+def _faults(error: ValidationError, gate: str, file: str) -> Iterator[Fault]:
+    if error.validator in {"anyOf", "oneOf"}:
+        branch = _nearest_branch(error)
+        if branch:
+            for child in branch:
+                yield from _faults(child, gate, file)
+            return
+    where = pointer(error.absolute_path)
+    if error.validator == "additionalProperties" and isinstance(error.instance, dict):
+        yield from _unknown_fields(error, where, gate, file)
+    elif error.validator == "required" and isinstance(error.instance, dict):
+        missing = [name for name in error.validator_value if name not in error.instance]
+        # jsonschema yields one error a missing name: report the one its message begins with.
+        name = next(name for name in missing if error.message.startswith(repr(name)))
+        if not _is_misspelt(name, error):
+            described = _description(error.schema, name)
+            yield Fault(
+                gate=gate,
+                file=file,
+                pointer=f"{where}/{name}",
+                found="nothing",
+                expected=described or "a value",
+                fix=f"add the field {name!r}",
+            )
+    else:
+        yield Fault(
+            gate=gate,
+            file=file,
+            pointer=where,
+            found=found_text(error.instance),
+            expected=_expected(error),
+            fix=_fix(error),
+        )
+
+
+def _nearest_branch(error: ValidationError) -> list[ValidationError]:
+    """Of a failed ``anyOf``, return the errors of the branch whose type fits the value, if there is just one."""
+    branches: dict[int, list[ValidationError]] = {}
+    for child in error.context or ():
+        branches.setdefault(int(child.schema_path[0]), []).append(child)
+    fitting = [
+        children
+        for children in branches.values()
+        if not any(child.validator in {"type", "const", "enum"} and not child.path for child in children)
+    ]
+    return fitting[0] if len(fitting) == 1 else []
+
+
+def _unknown_fields(error: ValidationError, where: str, gate: str, file: str) -> Iterator[Fault]:
+    known = list(error.schema.get("properties", {}))
+    for name in error.instance:
+        if name not in known:
+            near = difflib.get_close_matches(name, [key for key in known if key not in error.instance])
+            yield Fault(
+                gate=gate,
+                file=file,
+                pointer=f"{where}{pointer([name])}",
+                found=f"unknown field {name!r}",
+                expected=f"one of: {', '.join(known)}",
+                fix=f"did you mean {near[0]!r}?" if near else "remove it",
+            )
+
+
+def _is_misspelt(name: str, error: ValidationError) -> bool:
+    known = error.schema.get("properties", {})
+    if error.schema.get("additionalProperties", True) is not False:
+        return False
+    return any(
+        name in difflib.get_close_matches(found, [key for key in known if key not in error.instance], n=1)
+        for found in error.instance
+        if found not in known
+    )
+
+
+def _description(schema: Any, name: str) -> str:  # noqa: ANN401 - a schema
+    text = schema.get("properties", {}).get(name, {}).get("description", "") if isinstance(schema, dict) else ""
+    return str(text)
+
+
+def _expected(error: ValidationError) -> str:
+    rule, value = error.validator, error.validator_value
+    phrases: dict[str, Callable[[], str]] = {
+        "type": lambda: f"{' or '.join(value) if isinstance(value, list) else value}",
+        "enum": lambda: f"one of {', '.join(map(found_text, value))}",
+        "const": lambda: found_text(value),
+        "minimum": lambda: f"at least {value}",
+        "maximum": lambda: f"at most {value}",
+        "exclusiveMinimum": lambda: f"more than {value}",
+        "exclusiveMaximum": lambda: f"less than {value}",
+        "multipleOf": lambda: f"a multiple of {value}",
+        "minLength": lambda: f"at least {value} characters",
+        "maxLength": lambda: f"at most {value} characters",
+        "minItems": lambda: f"at least {value} items",
+        "maxItems": lambda: f"at most {value} items",
+        "pattern": lambda: f"text that matches {value}",
+        "uniqueItems": lambda: "items that differ",
+        "anyOf": lambda: "one of the forms the schema lists",
+    }
+    phrase = phrases[rule]() if rule in phrases else error.message
+    description = error.schema.get("description") if isinstance(error.schema, dict) else None
+    return f"{phrase} ({description})" if description else phrase
+
+
+def _fix(error: ValidationError) -> str:
+    if error.validator == "enum" and isinstance(error.instance, str):
+        near = difflib.get_close_matches(error.instance, [str(value) for value in error.validator_value])
+        if near:
+            return f"did you mean {near[0]!r}?"
+    examples = error.schema.get("examples") if isinstance(error.schema, dict) else None
+    return f"write a value such as {found_text(examples[0])}" if examples else "correct the value"

@@ -1,0 +1,149 @@
+"""JSON read the way a contract must be read.
+
+Python's own reader takes what would make two programs disagree about the same file: duplicate keys (the last one wins),
+NaN, a byte-order mark, any size and depth. A frozen plan is a promise, so all of these are refused here, each by
+name.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["MAX_BYTES", "load_json", "parse_json", "read_bytes"]
+
+MAX_BYTES = 16 * 1024 * 1024
+MAX_DEPTH = 64
+
+
+class _ContradictionError(ValueError):
+    """Something that JSON readers disagree about."""
+
+
+def load_json(path: Path, *, gate: str, max_bytes: int = MAX_BYTES) -> Any:  # noqa: ANN401 - any JSON value
+    """Read one JSON document.
+
+    Raises:
+        Refusal: If the file is missing, unreadable, too large, or no strict UTF-8 JSON.
+    """
+    return parse_json(read_bytes(path, gate=gate, max_bytes=max_bytes), gate=gate, file=str(path))
+
+
+def read_bytes(path: Path, *, gate: str, max_bytes: int = MAX_BYTES) -> bytes:
+    """Read a small file.
+
+    Raises:
+        Refusal: If the file is missing, a folder, unreadable, or larger than ``max_bytes``.
+    """
+    try:
+        size = path.stat().st_size
+        if path.is_dir():
+            raise Refusal(
+                Fault(gate=gate, file=str(path), found="a folder", expected="a file", fix="name the file inside it")
+            )
+        if size > max_bytes:
+            raise Refusal(
+                Fault(
+                    gate=gate,
+                    file=str(path),
+                    found=f"{size:,} bytes",
+                    expected=f"at most {max_bytes:,} bytes",
+                    fix="check that this is the right file: no document of this kind is that large",
+                )
+            )
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise Refusal(
+            Fault(
+                gate=gate,
+                file=str(path),
+                found="no such file",
+                expected="a readable file",
+                fix="check the path; relative paths start at the folder of the file that names them",
+            )
+        ) from None
+    except (OSError, ValueError) as error:
+        raise Refusal(
+            Fault(
+                gate=gate,
+                file=str(path),
+                found=f"cannot be read: {getattr(error, 'strerror', None) or error}",
+                expected="a readable file",
+                fix="check the file's permissions and the disk it lies on",
+                exit_code=ExitCode.IO,
+            )
+        ) from None
+
+
+def parse_json(data: bytes, *, gate: str, file: str) -> Any:  # noqa: ANN401 - any JSON value
+    """Parse one JSON document.
+
+    Raises:
+        Refusal: If the bytes are not UTF-8, begin with a byte-order mark, or are no JSON; if an object has one key
+            twice; if a number is NaN, infinite or beyond a double; if the nesting is deeper than 64.
+    """
+
+    def refuse(found: str, expected: str, fix: str) -> NoReturn:
+        raise Refusal(Fault(gate=gate, file=file, pointer="", found=found, expected=expected, fix=fix)) from None
+
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        refuse("UTF-16 (byte-order mark)", "UTF-8 without a byte-order mark", "save the file as UTF-8")
+    if data.startswith(b"\xef\xbb\xbf"):
+        refuse("a UTF-8 byte-order mark", "UTF-8 without a byte-order mark", "save the file as UTF-8 without BOM")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        refuse(f"byte {error.start} is not UTF-8", "UTF-8", "save the file as UTF-8")
+    try:
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
+    except json.JSONDecodeError as error:
+        position = f"line {error.lineno}, column {error.colno}: {error.msg}"
+        refuse("an empty file" if not text.strip() else position, "one JSON document", "mend the JSON at that place")
+    except _ContradictionError as error:
+        refuse(str(error), "JSON that every reader understands alike", "remove or correct it")
+    except RecursionError:
+        refuse("nesting without end", f"at most {MAX_DEPTH} levels", "check that this is the right file")
+    except ValueError as error:
+        refuse(str(error), "numbers of ordinary length", "correct the number")
+    if _depth_exceeds(value, MAX_DEPTH):
+        refuse(f"more than {MAX_DEPTH} levels of nesting", f"at most {MAX_DEPTH}", "check that this is the right file")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise _ContradictionError(f"duplicate key {', '.join(map(found_text, twice))}")
+    return result
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise _ContradictionError(f"{name}, which is no JSON number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if value in {float("inf"), float("-inf")}:
+        raise _ContradictionError(f"{text}, which is too large for a number")
+    return value
+
+
+def _depth_exceeds(value: Any, limit: int) -> bool:  # noqa: ANN401 - any JSON value
+    level = [value]
+    for _ in range(limit):
+        level = [
+            child
+            for node in level
+            if isinstance(node, (dict, list))
+            for child in (node.values() if isinstance(node, dict) else node)
+        ]
+        if not level:
+            return False
+    return True

@@ -1,0 +1,1 @@
+"""Checkpoints: written whole, chosen only when complete, restored in every part."""
