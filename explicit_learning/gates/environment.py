@@ -1,0 +1,211 @@
+"""The environment gate: what is installed, against the lock.
+
+A run's claim to be reproducible ends where another version of a kernel or of TRL is imported, so this gate reads what
+Python would import: the ``*.dist-info`` folders on the whole search path, user site and ``PYTHONPATH`` included. Their
+*names* hold project and version; reading no metadata file keeps the gate at some milliseconds. The deep check reads
+every installed file and compares it with the hash its installer recorded, which finds what was edited in place.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import os
+import platform
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from explicit_learning.errors import ExitCode, Fault
+from explicit_learning.files.progress import progress
+from explicit_learning.lock import Lock, expected_packages, normalise, read_lock, shipped_locks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+__all__ = ["Installed", "check_environment", "installed_packages", "nearest_lock"]
+
+GATE = "environment"
+
+# Ours is the program being checked, whatever its version; pip and the like install, and are never imported by a run.
+EXEMPT = frozenset({"explicit-learning", "pip"})
+LISTED = 12
+THREADS = 8
+MAKE = "use the environment that `make -s env` makes, or the image"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """One installed distribution.
+
+    Attributes:
+        name: Normalised name.
+        version: Version as its folder says; ``""`` where the folder names none.
+        metadata: Its ``*.dist-info`` or ``*.egg-info``.
+    """
+
+    name: str
+    version: str
+    metadata: Path
+
+
+def installed_packages(search_path: Iterable[str] | None = None) -> list[Installed]:
+    """Return every distribution on the import search path (default: `sys.path`), in the order Python finds them."""
+    found: list[Installed] = []
+    for folder in dict.fromkeys(os.path.realpath(entry or ".") for entry in (search_path or sys.path)):
+        try:
+            entries = sorted(os.listdir(folder))  # noqa: PTH208 - names only, and half the time of Path.iterdir
+        except OSError:
+            continue  # Python itself skips entries that are missing, unreadable or archives without metadata
+        for entry in entries:
+            stem, _, kind = entry.rpartition(".")
+            if kind in {"dist-info", "egg-info"}:
+                name, _, version = stem.partition("-")
+                if kind == "egg-info":  # NAME-VERSION-pyX.Y
+                    version = version.partition("-py")[0]
+                found.append(Installed(name=normalise(name), version=version, metadata=Path(folder, entry)))
+    return found
+
+
+def check_environment(lock_path: Path, *, deep: bool = False, search_path: Sequence[str] | None = None) -> list[Fault]:
+    """Return every difference between what is installed and a lock.
+
+    Args:
+        lock_path: The lock.
+        deep: Also hash every installed file and compare it with its package's record.
+        search_path: Import search path to look at; default: this interpreter's own.
+
+    Returns:
+        Faults with exit code 78, sorted by kind and name.
+
+    Raises:
+        Refusal: If the lock cannot be read or contradicts itself.
+    """
+    lock = read_lock(lock_path)
+    installed = [package for package in installed_packages(search_path) if package.name not in EXEMPT]
+    faults = [*_interpreter_faults(lock), *_package_faults(lock, installed)]
+    if deep:
+        faults += _file_faults(lock, installed)
+    return faults
+
+
+def nearest_lock() -> Path:
+    """Return the shipped lock that this environment agrees with, or else the one it differs from least.
+
+    A plan is frozen against this one. The full lock wins a tie.
+
+    Raises:
+        Refusal: If a lock cannot be read or contradicts itself.
+    """
+    installed = {(package.name, package.version) for package in installed_packages() if package.name not in EXEMPT}
+    return min(
+        shipped_locks().values(),
+        key=lambda path: len(installed ^ set(expected_packages(read_lock(path)).items())),
+    )
+
+
+def _interpreter_faults(lock: Lock) -> Iterator[Fault]:
+    running, supported = ".".join(platform.python_version_tuple()[:2]), lock.head_fields.get("python", [])
+    if running not in supported:
+        yield _fault(lock, "python", running, f"one of {', '.join(supported)}", f"install one of these, then {MAKE}")
+
+
+def _package_faults(lock: Lock, installed: Sequence[Installed]) -> Iterator[Fault]:
+    expected = expected_packages(lock)
+    versions: dict[str, list[Installed]] = {}
+    for package in installed:
+        versions.setdefault(package.name, []).append(package)
+
+    missing = {name: f"{name} {version}" for name, version in sorted(expected.items()) if name not in versions}
+    extra = {
+        name: f"{name} {found[0].version} ({found[0].metadata.parent})"
+        for name, found in sorted(versions.items())
+        if name not in expected
+    }
+    other = {
+        name: (" and ".join(dict.fromkeys(package.version for package in versions[name])), version)
+        for name, version in sorted(expected.items())
+        if name in versions and not all(_same_version(package.version, version) for package in versions[name])
+    }
+    if len(missing) > LISTED:
+        yield _fault(lock, "", "not installed: " + ", ".join(missing), f"{len(missing)} packages of the lock", MAKE)
+    else:
+        for name, text in missing.items():
+            yield _fault(lock, name, f"{name} is not installed", text, MAKE)
+    for name, (found, version) in other.items():
+        yield _fault(lock, name, f"{name} {found}", f"{name} {version}", MAKE)
+    if len(extra) > LISTED:
+        yield _fault(lock, "", "beside the lock: " + ", ".join(extra), "nothing that the lock does not name", MAKE)
+    else:
+        for name, text in extra.items():
+            fix = f"uninstall it (or unset PYTHONPATH, set PYTHONNOUSERSITE=1), or {MAKE}"
+            yield _fault(lock, name, text, f"no {name}: the lock does not name it", fix)
+
+
+def _same_version(found: str, expected: str) -> bool:
+    if found == expected:
+        return True
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        # A folder's name has "_" where a local version has "-", and may lack the normal form's zeros.
+        return Version(found) == Version(expected)
+    except InvalidVersion:
+        return False
+
+
+def _file_faults(lock: Lock, installed: Sequence[Installed]) -> Iterator[Fault]:
+    reinstall = f"something changed the installation: delete that environment and make it again; {MAKE}"
+    records: list[tuple[Installed, Path, str]] = []
+    for package in installed:
+        try:
+            records += _records(package)
+        except (OSError, csv.Error, ValueError) as error:
+            found = f"{package.metadata.name} has no readable RECORD ({error})"
+            yield _fault(lock, package.name, found, "the installer's list of files with their hashes", reinstall)
+    with progress("hashing installed files", len(records), "files") as advance, ThreadPoolExecutor(THREADS) as pool:
+
+        def state(record: tuple[Installed, Path, str]) -> str:
+            result = _state(record[1], record[2])
+            advance(1)
+            return result
+
+        for (package, path, recorded), found in zip(records, pool.map(state, records), strict=True):
+            if found != recorded:
+                yield _fault(lock, package.name, f"{path}: {found}", recorded, reinstall)
+
+
+def _records(package: Installed) -> Iterator[tuple[Installed, Path, str]]:
+    """Yield ``(package, file, "ALGORITHM=DIGEST")`` for all files with a recorded hash (PEP 376, PEP 427)."""
+    with (package.metadata / "RECORD").open(encoding="utf-8", newline="") as stream:
+        for path, recorded, _size in csv.reader(stream):
+            if recorded:
+                yield package, package.metadata.parent / path, recorded
+
+
+def _state(path: Path, recorded: str) -> str:
+    """Return a file's hash as RECORD writes it (algorithm, ``=``, URL-safe base64 unpadded), or why there is none."""
+    algorithm = recorded.partition("=")[0]
+    try:
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, algorithm).digest()
+    except FileNotFoundError:
+        return "missing"
+    except (OSError, ValueError) as error:
+        return f"cannot be hashed: {error}"
+    return f"{algorithm}={base64.urlsafe_b64encode(digest).decode().rstrip('=')}"
+
+
+def _fault(lock: Lock, pointer: str, found: str, expected: str, fix: str) -> Fault:
+    return Fault(
+        gate=GATE,
+        file=str(lock.path),
+        pointer=pointer,
+        found=found,
+        expected=expected,
+        fix=fix,
+        exit_code=ExitCode.ENVIRONMENT,
+    )

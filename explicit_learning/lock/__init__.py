@@ -1,0 +1,36 @@
+"""The environment locks: what a run's software is, by name, version and hash.
+
+A lock is an ordinary requirements file with hashes, so that pip and uv install it without this program, and carries
+what no requirements file can say (base image, CUDA, driver) in a commented TOML block at its top. Its SHA-256 is the
+software's identity in plans, images and provenance, so nothing is ever added to a lock by hand: `refresh` resolves it.
+"""
+
+from explicit_learning.lock.parse import (
+    BaseImage,
+    Lock,
+    LockedPackage,
+    LockHead,
+    expected_packages,
+    lock_sha256,
+    normalise,
+    read_lock,
+)
+from explicit_learning.lock.shipped import CPU_LOCK, FULL_LOCK, LINT_LOCK, find_lock, shipped_locks
+from explicit_learning.lock.subset import subset_faults
+
+__all__ = [
+    "CPU_LOCK",
+    "FULL_LOCK",
+    "LINT_LOCK",
+    "BaseImage",
+    "Lock",
+    "LockHead",
+    "LockedPackage",
+    "expected_packages",
+    "find_lock",
+    "lock_sha256",
+    "normalise",
+    "read_lock",
+    "shipped_locks",
+    "subset_faults",
+]

@@ -1,0 +1,60 @@
+"""The locks that ship with the program, and which of them a plan means.
+
+A plan holds a lock's hash, not its name: the hash is the identity, and the name would be a second one that could
+disagree. So a plan's lock is the shipped one with that hash; if there is none, the plan was frozen with another
+version of the program, and no check of the environment could say anything about it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from explicit_learning.errors import ExitCode, Fault, Refusal
+from explicit_learning.files.resources import ROOT
+from explicit_learning.lock.parse import GATE, lock_sha256
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["CPU_LOCK", "FULL_LOCK", "LINT_LOCK", "find_lock", "shipped_locks"]
+
+FULL_LOCK = ROOT / "environment.lock"
+CPU_LOCK = ROOT / "environment.cpu.lock"
+LINT_LOCK = ROOT / "lint.lock"
+
+
+def shipped_locks() -> dict[str, Path]:
+    """Return ``{SHA-256: path}`` of the locks an environment for runs can be made from, the full one first.
+
+    Raises:
+        Refusal: If one cannot be read.
+    """
+    return {lock_sha256(path): path for path in (FULL_LOCK, CPU_LOCK)}
+
+
+def find_lock(sha256: str, *, file: str, pointer: str = "/environment_lock_sha256") -> Path:
+    """Return the shipped lock that a hash names.
+
+    Args:
+        sha256: The hash, 64 lower-case hex digits.
+        file: The plan it stands in, for the fault.
+        pointer: Its place there, for the fault.
+
+    Raises:
+        Refusal: If no shipped lock has that hash.
+    """
+    shipped = shipped_locks()
+    if sha256 in shipped:
+        return shipped[sha256]
+    raise Refusal(
+        Fault(
+            gate=GATE,
+            file=file,
+            pointer=pointer,
+            found=sha256,
+            expected="the hash of a lock here: "
+            + ", ".join(f"{digest} ({path.name})" for digest, path in shipped.items()),
+            fix="run the plan with the image or checkout it was frozen with, or freeze its draft again with this one",
+            exit_code=ExitCode.ENVIRONMENT,
+        )
+    )
