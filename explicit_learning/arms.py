@@ -1,0 +1,86 @@
+"""The arms: what may differ between two runs that are compared, as data.
+
+An arm decides which view of a comparison slot is shown, what is gold, and which loss is used; nothing else may differ.
+One frozen table says so for all of them, so that a reader can check the comparison at a glance and no arm can hide a
+difference in a class of its own.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["ALIASES", "ARMS", "Arm", "canonical_arm"]
+
+Trainer = Literal["sft", "grpo", "papo", "evi_po"]
+Relation = Literal["FULL", "CONTROL", "MISSING", "SUBSTITUTE"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One row of the table.
+
+    Attributes:
+        name: The arm's canonical name.
+        trainer: Which trainer runs it.
+        shown: Relations whose selected view is shown as selected; a slot of any other relation shows its FULL view.
+            The gold answer is always that of the view that is shown.
+        grouped: Whether a step also needs the other views of the slot's group.
+        direction: What trains the direction term, if any.
+        evidence: Which evidence boxes the evidence term sees, if any.
+        sft_rows: The ``record_kind`` that an SFT arm trains on.
+    """
+
+    name: str
+    trainer: Trainer
+    shown: frozenset[Relation]
+    grouped: bool = False
+    direction: Literal["none", "shift", "cross_entropy"] = "none"
+    evidence: Literal["none", "own", "shuffled"] = "none"
+    sft_rows: str | None = None
+
+    @property
+    def is_sft(self) -> bool:
+        """Whether the arm learns from certificates rather than from rewards."""
+        return self.trainer == "sft"
+
+
+FULL: frozenset[Relation] = frozenset({"FULL"})
+EVERY: frozenset[Relation] = frozenset({"FULL", "CONTROL", "MISSING", "SUBSTITUTE"})
+
+_TABLE = (
+    Arm(name="sft_answer", trainer="sft", shown=FULL, sft_rows="sft_answer"),
+    Arm(name="sft_certificate", trainer="sft", shown=EVERY, sft_rows="sft_certificate"),
+    Arm(name="answer_grpo", trainer="grpo", shown=FULL),
+    Arm(name="answer_grpo_augmented", trainer="grpo", shown=frozenset({"FULL", "CONTROL"})),
+    Arm(name="intervention_grpo", trainer="grpo", shown=EVERY),
+    Arm(name="defacto", trainer="grpo", shown=frozenset({"FULL", "CONTROL", "MISSING"})),
+)
+
+ARMS: dict[str, Arm] = {arm.name: arm for arm in _TABLE}
+
+# Names in use elsewhere for the same arm.
+ALIASES = {
+    "sft": "sft_certificate",
+    "certificate": "sft_certificate",
+    "grpo": "answer_grpo",
+    "grpo_augmented": "answer_grpo_augmented",
+    "intervention": "intervention_grpo",
+    "de_facto": "defacto",
+}
+
+
+def canonical_arm(name: str) -> str:
+    """Return an arm's canonical name. Case, hyphens and known aliases do not matter.
+
+    Raises:
+        KeyError: If there is no such arm; its message lists the known ones and the nearest.
+    """
+    plain = name.strip().lower().replace("-", "_")
+    plain = ALIASES.get(plain, plain)
+    if plain in ARMS:
+        return plain
+    near = difflib.get_close_matches(plain, [*ARMS, *ALIASES], n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise KeyError(f"unknown arm {name!r}{hint} Known arms: {', '.join(ARMS)}")

@@ -1,0 +1,281 @@
+"""The plan as typed, frozen values.
+
+`schemas/plan.schema.json` is the contract and describes every field with its unit; these classes mirror it by name
+(a test compares them), so that code reads ``plan.optimisation.max_steps`` and a type checker knows what that is.
+A ``Plan`` exists only for a document that passed the schema and the cross-field rules.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal, TypeVar
+
+__all__ = [
+    "Budget",
+    "Data",
+    "EviPo",
+    "Generation",
+    "Hardware",
+    "HashedFile",
+    "InitialAdapter",
+    "Lora",
+    "Model",
+    "Objective",
+    "Optimisation",
+    "Papo",
+    "Plan",
+    "Prompt",
+    "Reward",
+    "Vllm",
+    "build",
+    "field_names",
+]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HashedFile:
+    """A file or folder named by path (relative to the plan's folder) and SHA-256."""
+
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitialAdapter:
+    """The adapter that training starts from, and the KL reference."""
+
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """The system prompt."""
+
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """The base model."""
+
+    path: str
+    revision: str | None
+    snapshot_sha256: str
+    attn_implementation: Literal["eager", "sdpa", "flash_attention_2"]
+    dtype: Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """What is trained and evaluated on."""
+
+    dataset: HashedFile
+    asset_root: str
+    dataset_manifest: HashedFile
+    slot_manifest_sha256: str | None
+    evaluation_manifest: HashedFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lora:
+    """The adapter's shape."""
+
+    rank: int
+    alpha: float
+    dropout: float
+    target_modules: str | tuple[str, ...]
+    exclude_modules: tuple[str, ...]
+    bias: Literal["none"]
+    task_type: Literal["CAUSAL_LM"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimisation:
+    """Optimizer, schedule, batch and checkpoints."""
+
+    max_steps: int
+    per_device_batch_size: int
+    gradient_accumulation_steps: int
+    learning_rate: float
+    lr_scheduler: Literal["cosine", "linear", "constant"]
+    warmup_ratio: float
+    optimizer: Literal["adamw_torch"]
+    adam_beta1: float
+    adam_beta2: float
+    adam_epsilon: float
+    weight_decay: float
+    max_grad_norm: float
+    gradient_checkpointing: bool
+    logging_interval: int
+    save_interval: int
+    save_total_limit: int
+    dataloader_workers: int
+    dataloader_prefetch: int
+    dataloader_persistent: bool
+    dataloader_pin_memory: bool
+    drop_last: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """Rollouts and the token envelope."""
+
+    num_generations: int
+    max_prompt_tokens: int
+    max_completion_tokens: int
+    context_tokens: int
+    temperature: float
+    top_p: float
+    terminal_token_ids: tuple[int, ...]
+    answer_regex: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vllm:
+    """Rollouts through vLLM."""
+
+    use: bool
+    mode: Literal["colocate"]
+    gpu_memory_share: float
+    max_model_len: int
+    tensor_parallel: int
+    sleep_mode: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reward:
+    """The one reward function's weights."""
+
+    version: str
+    answer: float
+    format: float
+    malformed: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Papo:
+    """PAPO's terms."""
+
+    adapter_version: str
+    upstream_sha256: str
+    recipe: Literal["papo_g", "papo_d", "custom"]
+    gamma: float
+    eta_aug: float
+    eta_ori: float
+    aug_entropy_grad: bool
+    mask_probability: float
+    mask_patch_pixels: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EviPo:
+    """EVI-PO's terms."""
+
+    adapter_version: str
+    lambda_dir: float
+    lambda_ev: float
+    kappa: float
+    margin: float
+    tau: float
+    max_rows_per_forward: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """The policy loss."""
+
+    loss_type: Literal["grpo", "dr_grpo", "dapo", "bnpo"]
+    beta: float
+    epsilon_low: float
+    epsilon_high: float
+    scale_rewards: Literal["group", "batch", "none"]
+    num_iterations: int
+    mask_truncated_completions: bool
+    papo: Papo | None
+    evi_po: EviPo | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Hard ceilings, in tokens."""
+
+    max_completion_tokens_per_run: int | None
+    max_sft_loss_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """What the run must find."""
+
+    accelerator: Literal["cpu", "cuda"]
+    world_size: int
+    gpu_name_pattern: str | None
+    compute_capability: str | None
+    gpu_memory_gib: float | None
+    driver_minimum: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A frozen plan."""
+
+    schema_version: int
+    run_id: str
+    run_mode: Literal["main", "smoke"]
+    arm: str
+    seed: int
+    data_seed: int
+    code_commit: str
+    code_dirty: bool
+    model: Model
+    initial_adapter: InitialAdapter | None
+    data: Data
+    prompt: Prompt
+    lora: Lora
+    optimisation: Optimisation
+    generation: Generation
+    vllm: Vllm | None
+    reward: Reward | None
+    objective: Objective | None
+    budget: Budget
+    hardware: Hardware
+    determinism: Literal["seeded", "strict"]
+    environment_lock_sha256: str
+    frozen_config_sha256: str
+
+
+def build(kind: type[T], value: dict[str, Any]) -> T:
+    """Build a dataclass from a JSON object that has passed its schema.
+
+    Nested objects become nested dataclasses, arrays become tuples; a name beginning with ``$`` is an annotation for
+    editors and is left out.
+
+    Raises:
+        TypeError: If a field is missing or unknown: the schema and the class disagree.
+    """
+    hints = typing.get_type_hints(kind)
+    known = {name: item for name, item in value.items() if not name.startswith("$")}
+    return kind(**{name: _convert(hints.get(name, Any), item) for name, item in known.items()})
+
+
+def _convert(hint: Any, item: Any) -> Any:  # noqa: ANN401 - types and JSON values of any shape
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if isinstance(item, dict):
+        kind = next(option for option in options if is_dataclass(option))
+        return build(typing.cast("type[Any]", kind), item)
+    if isinstance(item, list):
+        return tuple(item)
+    if isinstance(item, int) and not isinstance(item, bool) and int not in options and float in options:
+        return float(item)
+    return item
+
+
+def field_names(kind: type[Any]) -> list[str]:
+    """Return the names of a dataclass's fields, in order."""
+    return [field.name for field in fields(kind)]
