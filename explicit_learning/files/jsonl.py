@@ -13,7 +13,7 @@ from explicit_learning.files.canonical import canonical_bytes
 from explicit_learning.files.strict_json import parse_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 __all__ = ["read_rows", "write_rows"]
@@ -21,8 +21,15 @@ __all__ = ["read_rows", "write_rows"]
 MAX_LINE_BYTES = 16 * 1024 * 1024
 
 
-def read_rows(path: Path, *, gate: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_rows(
+    path: Path, *, gate: str, collect: Callable[[Fault], None] | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield ``(line number from 1, object)`` for every line of a file.
+
+    Args:
+        path: The file.
+        gate: Name of the check, for the faults.
+        collect: Is given the faults of bad lines, which are then left out; without it the first one raises.
 
     Raises:
         Refusal: At the first line that is empty, no strict JSON, or no object; or if the file cannot be read.
@@ -32,7 +39,15 @@ def read_rows(path: Path, *, gate: str) -> Iterator[tuple[int, dict[str, Any]]]:
             number = 0
             while line := stream.readline(MAX_LINE_BYTES + 1):
                 number += 1
-                yield number, _row(line, number, path, gate)
+                try:
+                    row = _row(line, number, path, gate)
+                except Refusal as refusal:
+                    if collect is None or len(line) > MAX_LINE_BYTES:
+                        raise
+                    for fault in refusal.faults:
+                        collect(fault)
+                else:
+                    yield number, row
     except FileNotFoundError:
         raise Refusal(
             Fault(

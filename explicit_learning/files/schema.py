@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import ValidationError
 
-__all__ = ["load_schema", "pointer", "validate", "validator"]
+__all__ = ["end_is_end", "load_schema", "pointer", "validate", "validator"]
 
 
 @cache
@@ -32,10 +33,29 @@ def load_schema(name: str) -> dict[str, Any]:
 
 @cache
 def validator(name: str) -> Draft202012Validator:
-    """Return a compiled validator for ``schemas/NAME.schema.json``."""
-    from jsonschema import Draft202012Validator
+    """Return a compiled validator for ``schemas/NAME.schema.json``.
 
-    return Draft202012Validator(load_schema(name))
+    Two rules are stricter than jsonschema's: ``$`` in a pattern is the end of the text (Python's also matches before a
+    final line break, so a hash or a name could end in one), and an integer is written as one (2, not 2.0).
+    """
+    from jsonschema import Draft202012Validator
+    from jsonschema.validators import extend
+
+    integer = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
+    strict: type[Draft202012Validator] = extend(Draft202012Validator, {"pattern": _pattern}, type_checker=integer)
+    return strict(load_schema(name))
+
+
+def _pattern(_validator: object, pattern: str, instance: object, _schema: object) -> Iterator[ValidationError]:
+    from jsonschema.exceptions import ValidationError
+
+    if isinstance(instance, str) and not re.search(end_is_end(pattern), instance):
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+def end_is_end(pattern: str) -> str:
+    """Return a schema's pattern as Python must write it: a final ``$`` is the end of the text, as in ECMA 262."""
+    return f"{pattern[:-1]}\\Z" if pattern.endswith("$") and not pattern.endswith("\\$") else pattern
 
 
 def pointer(parts: Any) -> str:  # noqa: ANN401 - a deque of names and indices

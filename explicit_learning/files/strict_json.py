@@ -85,7 +85,8 @@ def parse_json(data: bytes, *, gate: str, file: str) -> Any:  # noqa: ANN401 - a
 
     Raises:
         Refusal: If the bytes are not UTF-8, begin with a byte-order mark, or are no JSON; if an object has one key
-            twice; if a number is NaN, infinite or beyond a double; if the nesting is deeper than 64.
+            twice; if a number is NaN, infinite or beyond a double; if a string holds half a surrogate pair; if the
+            nesting is deeper than 64.
     """
 
     def refuse(found: str, expected: str, fix: str) -> NoReturn:
@@ -110,8 +111,9 @@ def parse_json(data: bytes, *, gate: str, file: str) -> Any:  # noqa: ANN401 - a
         refuse("nesting without end", f"at most {MAX_DEPTH} levels", "check that this is the right file")
     except ValueError as error:
         refuse(str(error), "numbers of ordinary length", "correct the number")
-    if _depth_exceeds(value, MAX_DEPTH):
-        refuse(f"more than {MAX_DEPTH} levels of nesting", f"at most {MAX_DEPTH}", "check that this is the right file")
+    problem = _problem(value, text)
+    if problem:
+        refuse(*problem)
     return value
 
 
@@ -133,6 +135,23 @@ def _finite(text: str) -> float:
     if value in {float("inf"), float("-inf")}:
         raise _ContradictionError(f"{text}, which is too large for a number")
     return value
+
+
+def _problem(value: Any, text: str) -> tuple[str, str, str] | None:  # noqa: ANN401 - any JSON value
+    if _depth_exceeds(value, MAX_DEPTH):
+        return f"more than {MAX_DEPTH} levels of nesting", f"at most {MAX_DEPTH}", "check that this is the right file"
+    if "\\u" in text and not _encodable(value):
+        half = "half of a surrogate pair (\\ud800 to \\udfff)"
+        return half, "text that UTF-8 can hold", "write the whole character"
+    return None
+
+
+def _encodable(value: Any) -> bool:  # noqa: ANN401 - any JSON value
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _depth_exceeds(value: Any, limit: int) -> bool:  # noqa: ANN401 - any JSON value
