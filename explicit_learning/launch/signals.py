@@ -1,0 +1,134 @@
+"""Signals that mean *stop at the next checkpoint*, and nothing else.
+
+A scheduler or a person sends SIGTERM, SIGINT or SIGUSR1 and expects the work to be kept. The default actions do the
+opposite: they end the process between two instructions. So every process of a run handles them, each in its way: the
+launcher forwards, a rank notes the wish and goes on to the end of its step, a data-loader worker ignores them (a worker
+that dies fails the checkpoint its rank is about to write).
+
+Between ``exec`` and the moment Python has installed a handler the default action would still apply. The signals are
+therefore *blocked* when a process is started, which its child inherits, and unblocked once the handler stands: one that
+came early is delivered then, not lost.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+__all__ = [
+    "STOP_SIGNALS",
+    "Arrival",
+    "StopRequest",
+    "blocked_stop_signals",
+    "die_with_parent",
+    "ignore_signals_in_worker",
+    "stop_signals_to",
+    "unblock_stop_signals",
+]
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """One signal that came.
+
+    Attributes:
+        signal: Which.
+        at: When, in seconds of the monotonic clock.
+    """
+
+    signal: signal.Signals
+    at: float
+
+
+class StopRequest:
+    """Notes stop signals for whoever asks.
+
+    The handler does one list append and nothing else: a handler runs between any two instructions of the main thread,
+    so one that took a lock (`threading.Event.set` does) could wait for the very code it interrupted. Any thread may
+    read.
+    """
+
+    __slots__ = ("_arrivals",)
+
+    def __init__(self) -> None:
+        self._arrivals: list[Arrival] = []
+
+    def requested(self) -> bool:
+        """Return whether a stop was asked for."""
+        return bool(self._arrivals)
+
+    def arrivals(self) -> tuple[Arrival, ...]:
+        """Return the signals that came, in order."""
+        return tuple(self._arrivals)
+
+    def note(self, number: int, _frame: FrameType | None = None) -> None:
+        """Note a signal; this is the handler."""
+        self._arrivals.append(Arrival(signal=signal.Signals(number), at=time.monotonic()))
+
+
+def stop_signals_to(request: StopRequest) -> None:
+    """Make this process note stop signals in ``request``, and deliver those that were held back until now.
+
+    Must be called in the main thread.
+    """
+    for number in STOP_SIGNALS:
+        signal.signal(number, request.note)
+    unblock_stop_signals()
+
+
+def unblock_stop_signals() -> None:
+    """Let stop signals through in this thread."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+
+@contextmanager
+def blocked_stop_signals() -> Iterator[None]:
+    """Hold stop signals back in this thread, and in processes started inside the block until they unblock them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def ignore_signals_in_worker(worker_id: int) -> None:
+    """Make a data-loader worker outlive stop signals, and die with its rank; for ``worker_init_fn``.
+
+    Args:
+        worker_id: Number of the worker, as PyTorch's data loader passes it.
+    """
+    del worker_id
+    die_with_parent(os.getppid())
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent ends, however the parent ends.
+
+    Args:
+        parent: Process id of the parent that the caller expects.
+
+    Raises:
+        ProcessLookupError: If the parent is gone already: the kernel would then never tell.
+        OSError: If the kernel refuses.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    if os.getppid() != parent:
+        raise ProcessLookupError(f"parent process {parent} has ended")
