@@ -1,0 +1,1 @@
+"""Data: answers, rows, prompts, images, and what makes them trustworthy. Nothing here imports torch."""

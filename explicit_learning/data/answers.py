@@ -1,0 +1,117 @@
+"""The answer contract: what a response may look like, in one regular expression.
+
+The same constant is used by the parser, by the data checks and by the constrained decoder. If these three disagreed on
+a single character, a frozen gold answer could be unreachable, or a sampled one break a line-based file. So the
+expression is written in the small language that Python's ``re``, xgrammar, llguidance and outlines-core read alike,
+which was established for every Unicode code point:
+
+* only positive ranges: xgrammar clamps a negated class at 127, and would let U+0085 and U+2028 pass;
+* U+D000 begins a range of its own: xgrammar loses U+D000 to U+D7FF (Hangul) from a range that crosses into it and
+  ends there;
+* no half of a surrogate pair: Rust's expressions cannot name one, and UTF-8 cannot hold one.
+
+What is left out are ``<`` and ``>``, all control characters (C0, DEL, C1), and U+2028 and U+2029; thereby everything
+that `str.splitlines` splits at.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from explicit_learning.data.equality import AnswerType, Choice, Equality, answers_equal, normalise
+
+__all__ = [
+    "ABSTENTION",
+    "ANSWER_SCHEMA_REGEX",
+    "MAX_BODY_CHARACTERS",
+    "AnswerType",
+    "Choice",
+    "Equality",
+    "ParseReason",
+    "ParsedAnswer",
+    "answers_equal",
+    "is_representable",
+    "normalise",
+    "parse_answer",
+    "render_answer",
+]
+
+ABSTENTION = ""
+MAX_BODY_CHARACTERS = 64
+ANSWER_SCHEMA_REGEX = (
+    r"<answer>[ -;=?-~\u00a0-\u2027\u202a-\ucfff\ud000-\ud7ff\ue000-\uffff\U00010000-\U0010ffff]{0,64}</answer>"
+)
+
+_OPEN, _CLOSE = "<answer>", "</answer>"
+_RESPONSE = re.compile(ANSWER_SCHEMA_REGEX)
+
+
+class ParseReason(StrEnum):
+    """Why a response has a body, or has none; the value is what traces record."""
+
+    OK = "ok"
+    NO_BLOCK = "no_block"
+    UNCLOSED_BLOCK = "unclosed_block"
+    SEVERAL_BLOCKS = "several_blocks"
+    TEXT_OUTSIDE = "text_outside"
+    BODY_TOO_LONG = "body_too_long"
+    ILLEGAL_CHARACTER = "illegal_character"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedAnswer:
+    """What a response says.
+
+    Attributes:
+        body: The answer body (``""`` is an abstention), or ``None`` where the response breaks the contract.
+        reason: ``OK`` exactly where there is a body.
+    """
+
+    body: str | None
+    reason: ParseReason
+
+
+def is_representable(body: str) -> bool:
+    """Return whether a body can stand in a response."""
+    return _RESPONSE.fullmatch(f"{_OPEN}{body}{_CLOSE}") is not None
+
+
+def render_answer(body: str) -> str:
+    """Return the one response that says ``body``.
+
+    Raises:
+        ValueError: If no response can say it; data is refused before that.
+    """
+    if not is_representable(body):
+        raise ValueError(f"{body!r} cannot stand in an answer")
+    return f"{_OPEN}{body}{_CLOSE}"
+
+
+def parse_answer(text: str) -> ParsedAnswer:
+    """Read a sampled response; trailing white space is tolerated, nothing else is.
+
+    Never raises: what a model samples is no error of the program. Where several rules are broken, the first of
+    `ParseReason`'s order is given.
+    """
+    response = text.rstrip()
+    if _RESPONSE.fullmatch(response):
+        return ParsedAnswer(body=response[len(_OPEN) : -len(_CLOSE)], reason=ParseReason.OK)
+    return ParsedAnswer(body=None, reason=_reason(response))
+
+
+def _reason(response: str) -> ParseReason:
+    start = response.find(_OPEN)
+    if start < 0:
+        return ParseReason.NO_BLOCK
+    end = response.find(_CLOSE, start)
+    if end < 0:
+        return ParseReason.UNCLOSED_BLOCK
+    if response.find(_OPEN, start + 1) >= 0:
+        return ParseReason.SEVERAL_BLOCKS
+    if start > 0 or end + len(_CLOSE) < len(response):
+        return ParseReason.TEXT_OUTSIDE
+    if end - start - len(_OPEN) > MAX_BODY_CHARACTERS:
+        return ParseReason.BODY_TOO_LONG
+    return ParseReason.ILLEGAL_CHARACTER
