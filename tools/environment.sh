@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# Makes the environment of a lock, once per lock and Python version, and prints the path of its Python.
+#
+#   tools/environment.sh          what the program runs in (environment.cpu.lock)
+#   tools/environment.sh lint     what `make lint` runs in (lint.lock); it sees the packages of the other one too
+#
+# It lies outside the clone, so that every clone of one lock shares it. It is made under a temporary name and renamed,
+# so that there is a whole one or none. Where: EXPLICIT_ENV_CACHE, else XDG_CACHE_HOME, else ~/.cache. With which
+# Python: EXPLICIT_PYTHON, else the first of python3.12, python3.11 and python3 that is 3.11 or 3.12.
+# Needs bash, coreutils, util-linux (flock), and Python with venv.
+set -euo pipefail
+
+kind=${1:-run}
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
+lock=$root/environment.cpu.lock
+
+say() { printf '%s\n' "$*" >&2; }
+refuse() { # FOUND EXPECTED FIX - the form and the exit code of the program's own refusals
+    say "refused [environment] (no file)"
+    say "  found:    $1"
+    say "  expected: $2"
+    say "  fix:      $3"
+    exit 78
+}
+
+# Prints "VERSION EXECUTABLE" of a Python that would do, and whether it can make environments.
+probe='
+import importlib.util as i, sys
+if sys.implementation.name != "cpython" or sys.version_info[:2] not in ((3, 11), (3, 12)): sys.exit(1)
+print("%d.%d" % sys.version_info[:2], "venv" if i.find_spec("venv") and i.find_spec("ensurepip") else "bare",
+      getattr(sys, "_base_executable", sys.executable))'
+
+find_python() {
+    local name answer bare=
+    for name in ${EXPLICIT_PYTHON:+"$EXPLICIT_PYTHON"} python3.12 python3.11 python3; do
+        answer=$("$name" -I -S -c "$probe" 2>/dev/null) || continue
+        read -r version able python <<<"$answer"
+        [ "$able" = venv ] && return
+        bare=${bare:-$version}
+    done
+    if [ -n "$bare" ]; then
+        refuse "Python $bare without the venv module" "a Python that can make environments" \
+            "apt-get install python$bare-venv"
+    fi
+    refuse "$(python3 --version 2>&1 || true) as python3, and no python3.12 or python3.11" "Python 3.11 or 3.12" \
+        "apt-get install python3 python3-venv, or set EXPLICIT_PYTHON to the Python to use"
+}
+
+pip_setting() { "$1" -m pip config list 2>/dev/null | sed -n "s/^global\.$2='\(.*\)'\$/\1/p"; } # PYTHON-WITH-PIP NAME
+export_if_any() { [ -z "$2" ] || export "$1=$2"; }                                              # NAME VALUE
+
+# What would change which packages are installed, or where. Indexes, certificates and caches stay as they are set.
+clean_settings() { # PYTHON-WITH-PIP
+    unset PYTHONHOME PYTHONPATH PYTHONSTARTUP VIRTUAL_ENV CONDA_PREFIX \
+        PIP_TARGET PIP_PREFIX PIP_ROOT PIP_NO_BINARY PIP_NO_DEPS PIP_DRY_RUN PIP_REQUIREMENT PIP_EDITABLE PIP_PYTHON \
+        UV_CONSTRAINT UV_OVERRIDE UV_BUILD_CONSTRAINT UV_EXCLUDE_NEWER UV_NO_BINARY UV_NO_BINARY_PACKAGE UV_NO_DEPS \
+        UV_NO_VERIFY_HASHES UV_PROJECT_ENVIRONMENT UV_PYTHON UV_SYSTEM_PYTHON UV_TORCH_BACKEND UV_WORKING_DIR
+    export PIP_CONSTRAINT=/dev/null PIP_USER=0 PIP_REQUIRE_VIRTUALENV=0 PIP_DISABLE_PIP_VERSION_CHECK=1
+    export PYTHONNOUSERSITE=1
+    # uv does not read pip's settings, and a mirror is often set for pip alone.
+    [ -n "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}" ] ||
+        export_if_any UV_DEFAULT_INDEX "${PIP_INDEX_URL:-$(pip_setting "$1" index-url)}"
+    [ -n "${SSL_CERT_FILE:-}" ] || export_if_any SSL_CERT_FILE "${PIP_CERT:-$(pip_setting "$1" cert)}"
+}
+
+network_fix='check the network and, behind a mirror, the index settings of pip and uv; then run this again'
+
+bootstrap_uv() { # FOLDER: installs the uv that the lock names, by hash, and sets $uv
+    "$python" -I -m venv "$1" >&2 || refuse "python3 -m venv failed (above)" "an environment for uv" \
+        "apt-get install python$version-venv"
+    clean_settings "$1/bin/python"
+    awk '/^uv==/ { on = 1 } on { print } on && !/\\$/ { exit }' "$lock" >"$1/uv.txt"
+    "$1/bin/python" -m pip install --quiet --require-hashes --only-binary :all: --no-deps -r "$1/uv.txt" >&2 ||
+        refuse "pip could not install uv (above)" "uv as $(basename "$lock") names it" "$network_fix"
+    uv=$1/bin/uv
+}
+
+install() { # FOLDER LOCK
+    local quiet=--quiet
+    [ ! -t 2 ] || quiet=
+    cd -- "$root" # uv reads settings from the folder it runs in
+    # shellcheck disable=SC2086 # nothing, or one option
+    if ! { "$uv" venv --quiet --relocatable --no-project --python "$python" "$1" &&
+        "$uv" pip install $quiet --python "$1/bin/python" --require-hashes --only-binary :all: -r "$2"; } >&2; then
+        refuse "uv could not install the packages (above)" "$(basename "$2"), hash for hash" "$network_fix"
+    fi
+}
+
+make_environment() { # ENVIRONMENT
+    local work=$1.making
+    exec {guard}>"$1.guard"
+    flock --nonblock "$guard" || { say "waiting for another process that makes the same environment"; flock "$guard"; }
+    [ ! -x "$1/bin/python" ] || return 0
+    rm -rf -- "$1" "$work" # what a killed process or a removed Python left
+    mkdir -- "$work"
+    # shellcheck disable=SC2064 # the value of now
+    trap "rm -rf -- $(printf %q "$work")" EXIT
+    if [ "$kind" = lint ]; then
+        say "making the lint environment in $1"
+        bootstrap_uv "$work/bootstrap"
+        install "$work/env" "$root/lint.lock"
+        # mypy reads the annotations of the packages the program runs with; lint.lock is resolved under their versions.
+        "$main" -I -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' \
+            >"$("$work/env/bin/python" -I -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/run.pth"
+    else
+        say "making the environment of $(basename "$lock") in $1"
+        say "(once per lock; downloads about 3 GB and takes a minute or more)"
+        bootstrap_uv "$work/bootstrap"
+        install "$work/env" "$lock"
+    fi
+    mv -T -- "$work/env" "$1"
+}
+
+case $kind in
+    run) identity=$(sha256sum <"$lock") name=env ;;
+    lint) identity=$(cat "$root/lint.lock" "$lock" | sha256sum) name=lint main=$("${BASH_SOURCE[0]}") ;;
+    *) say "usage: $0 [lint]"; exit 64 ;;
+esac
+find_python
+cache=${EXPLICIT_ENV_CACHE:-${XDG_CACHE_HOME:-${HOME:?set HOME or EXPLICIT_ENV_CACHE}/.cache}}/explicit-learning
+mkdir -p -- "$cache"
+cache=$(cd -- "$cache" && pwd -P)
+environment=$cache/$name-${identity:0:12}-py$version
+[ -x "$environment/bin/python" ] || make_environment "$environment"
+printf '%s\n' "$environment/bin/python"
