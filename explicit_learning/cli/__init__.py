@@ -1,1 +1,105 @@
-"""One module per command: parsing and printing, nothing else. Nothing imports this package."""
+"""The command line: one module per command, which parses and prints, and nothing else.
+
+A command's module is imported only when it is asked for, so that `el check` pays for nothing it does not use. Nothing
+imports this package.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, Protocol
+
+from explicit_learning import __version__
+from explicit_learning.cli.output import print_refusal
+from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.files.os_errors import write_fault
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["COMMANDS", "main"]
+
+# In the order in which a person meets them.
+COMMANDS = {
+    "demo": "the whole story on a CPU: data, SFT, RL arms, evaluation",
+    "data": "make a dataset",
+    "freeze": "turn a draft into a frozen plan",
+    "check": "check a plan against everything it names, and train nothing",
+    "run": "check, launch, train, finalise; the same command again resumes",
+    "evaluate": "greedy evaluation of a run on its frozen evaluation rows",
+    "lock": "compare the environment with the lock, or resolve the lock again",
+    "doctor": "what this machine has, and what would fail on it",
+}
+
+INTERRUPTED = "stopped before anything durable began; run the same command again"
+
+
+class Command(Protocol):
+    """What every module in this package offers."""
+
+    NAME: str
+    HELP: str
+
+    @staticmethod
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        """Declare the command's arguments."""
+
+    @staticmethod
+    def run(args: argparse.Namespace) -> ExitCode:
+        """Do what the command does."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors end with the documented exit code, not with argparse's 2."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        print(f"{self.prog}: {message}", file=sys.stderr)
+        sys.exit(ExitCode.USAGE)
+
+
+def _command(name: str) -> Command:
+    module: Command = import_module(f"explicit_learning.cli.{name}")  # type: ignore[assignment]
+    return module
+
+
+def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+    epilog = "`el PLAN.json` is short for `el run PLAN.json`. Exit codes are listed in the README."
+    parser = _Parser(prog="el", description="Exact, checkable post-training runs.", epilog=epilog)
+    parser.add_argument("--version", action="version", version=f"explicit-learning {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
+    asked = next((word for word in argv if not word.startswith("-")), None)
+    for name, summary in COMMANDS.items():
+        described = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        if name == asked:
+            _command(name).add_arguments(described)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return the process's exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and words[0] not in COMMANDS and words[0].lower().endswith(".json"):
+        words.insert(0, "run")
+    args = _parser(words).parse_args(words)
+    as_json = bool(getattr(args, "json", False))
+    try:
+        return int(_command(args.command).run(args))
+    except Refusal as refusal:
+        print_refusal(refusal.faults, as_json=as_json)
+        return int(refusal.exit_code)
+    except KeyboardInterrupt:
+        print(INTERRUPTED, file=sys.stderr)
+        return int(ExitCode.STOPPED)
+    except OSError as error:
+        fault = write_fault(error, Path(error.filename or "."))
+        print_refusal((fault,), as_json=as_json)
+        return int(fault.exit_code)
+    except Exception:  # noqa: BLE001 - the last line of defence: a defect must end with its own documented code
+        traceback.print_exc()
+        print("internal error: please report the lines above", file=sys.stderr)
+        return int(ExitCode.INTERNAL)

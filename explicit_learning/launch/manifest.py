@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.files.atomic import write_bytes
 from explicit_learning.files.canonical import canonical_bytes, sha256_json
-from explicit_learning.plan.model import Plan, build
+from explicit_learning.plan.model import Plan, ResolvedPaths, build
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,25 +26,12 @@ __all__ = [
     "MANIFEST_SHA256_VARIABLE",
     "MANIFEST_VARIABLE",
     "LaunchManifest",
-    "ResolvedPaths",
     "read_launch_manifest",
     "write_launch_manifest",
 ]
 
 MANIFEST_VARIABLE = "EXPLICIT_LAUNCH_MANIFEST"
 MANIFEST_SHA256_VARIABLE = "EXPLICIT_LAUNCH_MANIFEST_SHA256"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedPaths:
-    """Absolute paths of what the plan names, as the gates found them."""
-
-    model: str
-    initial_adapter: str | None
-    dataset: str
-    asset_root: str
-    evaluation: str
-    prompt: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

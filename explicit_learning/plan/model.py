@@ -27,6 +27,7 @@ __all__ = [
     "Papo",
     "Plan",
     "Prompt",
+    "ResolvedPaths",
     "Reward",
     "Vllm",
     "build",
@@ -207,6 +208,7 @@ class Budget:
 
     max_completion_tokens_per_run: int | None
     max_sft_loss_tokens: int | None
+    planned_sft_loss_tokens: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,6 +250,18 @@ class Plan:
     determinism: Literal["seeded", "strict"]
     environment_lock_sha256: str
     frozen_config_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedPaths:
+    """Absolute paths of what the plan names, as the gates found them."""
+
+    model: str
+    initial_adapter: str | None
+    dataset: str
+    asset_root: str
+    evaluation: str
+    prompt: str
 
 
 def build(kind: type[T], value: dict[str, Any]) -> T:

@@ -1,0 +1,37 @@
+"""`el data digits`: the embedded dataset."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from explicit_learning.cli.output import add_json_argument, answer
+from explicit_learning.data.dataset import load_dataset_manifest
+from explicit_learning.plan.draft_data import write_digits
+
+if TYPE_CHECKING:
+    import argparse
+
+    from explicit_learning.errors import ExitCode
+
+__all__ = ["HELP", "NAME", "add_arguments", "run"]
+
+NAME = "data"
+HELP = "make a dataset"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
+    digits = kinds.add_parser("digits", help="the embedded dataset of handwritten digits")
+    digits.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to make")
+    digits.add_argument("--seed", type=int, default=0, help="the same seed gives the same bytes (default 0)")
+    digits.add_argument("--size", choices=("demo", "quick"), default="demo", help="how much (default demo)")
+    add_json_argument(digits)
+
+
+def run(args: argparse.Namespace) -> ExitCode:
+    """Make the dataset, and say what it is."""
+    manifest = write_digits(args.out, seed=args.seed, size=args.size)
+    raise NotImplementedError(load_dataset_manifest, manifest, sys, answer)

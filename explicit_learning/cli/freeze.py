@@ -1,0 +1,79 @@
+"""`el freeze DRAFT -o PLAN`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from explicit_learning.cli.output import add_json_argument, answer
+from explicit_learning.errors import ExitCode, Fault, Refusal
+from explicit_learning.plan.freeze import SftPass, freeze, read_draft
+
+if TYPE_CHECKING:
+    import argparse
+
+__all__ = ["HELP", "NAME", "add_arguments", "count_sft", "run"]
+
+NAME = "freeze"
+HELP = "turn a draft into a frozen plan"
+
+# Inside a draft, paths start at the draft's folder; on the command line a user means the working directory.
+PATHS = ("model.path", "initial_adapter.path", "prompt.path", "data.manifest")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("draft", type=Path, metavar="DRAFT", help="what a person wrote; see plans/")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="PLAN", help="where the plan is written")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="override a field of the draft, such as seed=3 or initial_adapter.path=runs/sft/final-adapter",
+    )
+    add_json_argument(parser)
+
+
+def run(args: argparse.Namespace) -> ExitCode:
+    """Freeze, and say where the plan is."""
+    draft = read_draft(args.draft)
+    for assignment in args.set:
+        _assign(draft, assignment)
+    plan, warnings = freeze(draft, file=args.draft, out=args.output, count_sft=count_sft)
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    if not args.json:
+        print(f"{args.output}: run {plan['run_id']}, frozen as {plan['frozen_config_sha256']}", file=sys.stderr)
+    details = {"plan": str(args.output), "frozen_config_sha256": plan["frozen_config_sha256"], "warnings": warnings}
+    return answer([], as_json=args.json, **details)
+
+
+def _assign(draft: dict[str, Any], assignment: str) -> None:
+    """Set one field of a draft, in place: a value that is no JSON is taken as text, a path starts where the user is."""
+    name, equals, text = assignment.partition("=")
+    parts = name.split(".")
+    try:
+        value = str(Path(text).resolve()) if name in PATHS else json.loads(text)
+    except ValueError:
+        value = text
+    holder: Any = draft
+    for part in parts[:-1]:
+        if holder.get(part) is None:
+            holder[part] = {}
+        holder = holder[part]
+        if not isinstance(holder, dict):
+            break
+    if not equals or not all(parts) or not isinstance(holder, dict):
+        fix = "write --set FIELD=VALUE with dots between nested fields, such as --set optimisation.max_steps=20"
+        raise Refusal(Fault(gate="usage", found=assignment, expected="FIELD=VALUE", fix=fix, exit_code=ExitCode.USAGE))
+    holder[parts[-1]] = value
+
+
+def count_sft(model: Path, prompt: str, dataset: Path, plan: dict[str, Any]) -> SftPass:
+    """Count an SFT pass with the model's own tokenizer (imports transformers)."""
+    from explicit_learning.training.tokens import count_sft_pass
+
+    return count_sft_pass(model, prompt, dataset, plan)

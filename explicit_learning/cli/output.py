@@ -1,0 +1,50 @@
+"""How commands answer: text for people on stderr, one JSON object for programs on stdout."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from explicit_learning.errors import ExitCode, Fault, exit_code_of
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+__all__ = ["add_json_argument", "answer", "print_refusal"]
+
+
+def add_json_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--json``."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object (schemas/faults.schema.json)")
+
+
+def answer(faults: Sequence[Fault], *, as_json: bool, **more: Any) -> ExitCode:  # noqa: ANN401 - JSON values
+    """Print a command's verdict and return its exit code.
+
+    Args:
+        faults: Why the answer is no; empty for yes.
+        as_json: Whether to print one JSON object to stdout instead of text to stderr.
+        more: Further members of that object.
+    """
+    code = exit_code_of(faults)
+    if as_json:
+        document = {
+            "ok": not faults,
+            "exit_code": int(code),
+            "faults": [fault.to_json() for fault in faults],
+            **more,
+        }
+        print(json.dumps(document, ensure_ascii=False))
+    elif faults:
+        for fault in faults:
+            print(f"{fault}\n", file=sys.stderr)
+        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+        print(f"{count}; exit code {int(code)} ({code.name.lower()})", file=sys.stderr)
+    return code
+
+
+def print_refusal(faults: Sequence[Fault], *, as_json: bool) -> None:
+    """Print why a command refused."""
+    answer(faults, as_json=as_json)

@@ -1,0 +1,190 @@
+"""All gates at once: everything that would stop a run, found before anything is trained.
+
+A gate that needs a part of the plan which is itself wrong is skipped; every other one speaks, so that one round of
+corrections is enough. The order is that of the reader's attention: the plan, what it names, then the machine.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from explicit_learning.arms import ARMS
+from explicit_learning.data.dataset import check_dataset
+from explicit_learning.data.prompt import load_system_prompt
+from explicit_learning.errors import Fault, Refusal
+from explicit_learning.files.hashing import sha256_file
+from explicit_learning.gates.disk import check_disk, estimate_run_bytes
+from explicit_learning.gates.environment import check_environment
+from explicit_learning.gates.hardware import check_hardware
+from explicit_learning.gates.model import check_folder
+from explicit_learning.gates.output import check_output
+from explicit_learning.gates.shm import LoaderShape, check_shm, required_shm_bytes
+from explicit_learning.lock.shipped import find_lock
+from explicit_learning.model_files.headers import lora_parameter_bound, processor_bytes
+from explicit_learning.plan.draft import worst_case_tokens
+from explicit_learning.plan.load import PlanDocument, read_plan
+from explicit_learning.plan.model import (
+    Data,
+    Hardware,
+    InitialAdapter,
+    Lora,
+    Model,
+    Optimisation,
+    Prompt,
+    ResolvedPaths,
+    build,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["Checked", "check_plan"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What the gates found."""
+
+    document: PlanDocument
+    faults: tuple[Fault, ...]
+
+    @property
+    def paths(self) -> ResolvedPaths:
+        """Absolute paths of what the plan names."""
+        plan = self.document.plan
+        if plan is None:
+            raise AssertionError("paths of a refused plan")
+        base = self.document.path.resolve().parent
+
+        def resolved(path: str) -> str:
+            return str((base / path).resolve())
+
+        return ResolvedPaths(
+            model=resolved(plan.model.path),
+            initial_adapter=resolved(plan.initial_adapter.path) if plan.initial_adapter else None,
+            dataset=resolved(plan.data.dataset.path),
+            asset_root=resolved(plan.data.asset_root),
+            evaluation=resolved(plan.data.evaluation_manifest.path),
+            prompt=resolved(plan.prompt.path),
+        )
+
+
+def check_plan(path: Path, *, out: Path | None) -> Checked:
+    """Run every gate on a plan file.
+
+    Args:
+        path: The plan.
+        out: The run folder; ``None`` leaves the gates on output and disk out.
+
+    Raises:
+        Refusal: If the plan file cannot be read at all.
+    """
+    document = read_plan(path)
+    gates = _Gates(document=document, base=path.resolve().parent, file=str(path), out=out)
+    return Checked(document=document, faults=(*document.faults, *gates.faults()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Gates:
+    document: PlanDocument
+    base: Path
+    file: str
+    out: Path | None
+
+    def faults(self) -> Iterator[Fault]:
+        gates: tuple[tuple[tuple[str, ...], Callable[[], list[Fault]]], ...] = (
+            (("environment_lock_sha256",), self._environment),
+            (("model",), self._model),
+            (("initial_adapter",), self._adapter),
+            (("prompt",), self._prompt),
+            (("arm", "data"), self._data),
+            (("hardware",), self._hardware),
+            (("hardware", "optimisation", "generation"), self._shm),
+            (("frozen_config_sha256",), self._output),
+            (("arm", "model", "lora", "optimisation", "hardware", "generation", "objective"), self._disk),
+        )
+        for groups, gate in gates:
+            if all(self.document.group_is_sound(group) and group in self.document.raw for group in groups):
+                try:
+                    yield from gate()
+                except Refusal as refusal:
+                    yield from refusal.faults
+
+    def _group(self, name: str) -> dict[str, Any]:
+        group: dict[str, Any] = self.document.raw[name]
+        return group
+
+    def _environment(self) -> list[Fault]:
+        return check_environment(find_lock(self.document.raw["environment_lock_sha256"], file=self.file))
+
+    def _model(self) -> list[Fault]:
+        model = build(Model, self._group("model"))
+        return check_folder(self.base / model.path, model.snapshot_sha256, kind="model")
+
+    def _adapter(self) -> list[Fault]:
+        if self.document.raw["initial_adapter"] is None:
+            return []
+        adapter = build(InitialAdapter, self._group("initial_adapter"))
+        return check_folder(self.base / adapter.path, adapter.sha256, kind="adapter")
+
+    def _prompt(self) -> list[Fault]:
+        prompt = build(Prompt, self._group("prompt"))
+        path = self.base / prompt.path
+        load_system_prompt(path)
+        if (found := sha256_file(path)) == prompt.sha256:
+            return []
+        fix = "restore the prompt that was frozen, or freeze the draft again"
+        expected = f"SHA-256 {prompt.sha256}, as frozen"
+        return [Fault(gate="prompt", file=str(path), found=f"SHA-256 {found}", expected=expected, fix=fix)]
+
+    def _data(self) -> list[Fault]:
+        return check_dataset(build(Data, self._group("data")), ARMS[self.document.raw["arm"]], base=self.base)
+
+    def _hardware(self) -> list[Fault]:
+        return check_hardware(build(Hardware, self._group("hardware")), file=self.file)
+
+    def _shm(self) -> list[Fault]:
+        hardware = build(Hardware, self._group("hardware"))
+        optimisation = build(Optimisation, self._group("optimisation"))
+        generation = self._group("generation")
+        shape = LoaderShape(
+            ranks=hardware.world_size,
+            workers=optimisation.dataloader_workers,
+            prefetch=optimisation.dataloader_prefetch,
+            rows_per_batch=optimisation.per_device_batch_size,
+            tokens_per_row=generation["context_tokens"],
+            image_tokens_per_row=generation["max_prompt_tokens"],
+        )
+        return check_shm(required_shm_bytes(shape, hardware.accelerator), file=self.file)
+
+    def _output(self) -> list[Fault]:
+        if self.out is None:
+            return []
+        return check_output(self.out, frozen_config_sha256=self.document.raw["frozen_config_sha256"])
+
+    def _disk(self) -> list[Fault]:
+        if self.out is None:
+            return []
+        raw, lora = self.document.raw, build(Lora, self._group("lora"))
+        folder = self.base / self._group("model")["path"]
+        optimisation = build(Optimisation, self._group("optimisation"))
+        objective = raw["objective"]
+        sampled = 0 if objective is None else worst_case_tokens(raw)
+        longest = self._group("generation")["max_completion_tokens"]
+        try:
+            need = estimate_run_bytes(
+                trainable_parameters=lora_parameter_bound(folder, lora.rank),
+                checkpoints_kept=optimisation.save_total_limit + 1,
+                max_steps=optimisation.max_steps,
+                world_size=self._group("hardware")["world_size"],
+                reference_adapter=objective is not None and objective["beta"] > 0,
+                processor_bytes=processor_bytes(folder),
+                completions=math.ceil(sampled / longest),
+                completion_tokens=longest,
+            )
+        except (OSError, ValueError):
+            return []  # the model gate has said what is wrong with the folder
+        return check_disk(self.out, need)
