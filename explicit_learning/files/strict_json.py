@@ -19,6 +19,7 @@ __all__ = ["MAX_BYTES", "load_json", "parse_json", "read_bytes"]
 
 MAX_BYTES = 16 * 1024 * 1024
 MAX_DEPTH = 64
+MAX_INTEGER = 2**53 - 1  # RFC 8785, and every reader that keeps numbers as doubles
 
 
 class _ContradictionError(ValueError):
@@ -85,7 +86,8 @@ def parse_json(data: bytes, *, gate: str, file: str) -> Any:  # noqa: ANN401 - a
 
     Raises:
         Refusal: If the bytes are not UTF-8, begin with a byte-order mark, or are no JSON; if an object has one key
-            twice; if a number is NaN, infinite or beyond a double; if a string holds half a surrogate pair; if the
+            twice; if a number is NaN, infinite, beyond a double or an
+            integer beyond 2**53; if a string holds half a surrogate pair; if the
             nesting is deeper than 64.
     """
 
@@ -101,7 +103,9 @@ def parse_json(data: bytes, *, gate: str, file: str) -> Any:  # noqa: ANN401 - a
     except UnicodeDecodeError as error:
         refuse(f"byte {error.start} is not UTF-8", "UTF-8", "save the file as UTF-8")
     try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
+        value = json.loads(
+            text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite, parse_int=_exact
+        )
     except json.JSONDecodeError as error:
         position = f"line {error.lineno}, column {error.colno}: {error.msg}"
         refuse("an empty file" if not text.strip() else position, "one JSON document", "mend the JSON at that place")
@@ -152,6 +156,13 @@ def _encodable(value: Any) -> bool:  # noqa: ANN401 - any JSON value
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _exact(text: str) -> int:
+    value = int(text)
+    if abs(value) > MAX_INTEGER:
+        raise _ContradictionError(f"the integer {text[:40]}, which readers with 64-bit floats round")
+    return value
 
 
 def _depth_exceeds(value: Any, limit: int) -> bool:  # noqa: ANN401 - any JSON value

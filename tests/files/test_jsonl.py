@@ -1,0 +1,40 @@
+"""JSON Lines are read as strictly as plans, and a line is named by its number."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from explicit_learning.errors import Refusal
+from explicit_learning.files.jsonl import read_rows, write_rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_rows_come_back_with_their_line_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    rows = [{"b": 1, "a": "é\u2028"}, {"c": None}]
+    write_rows(path, rows)
+    assert list(read_rows(path, gate="data")) == [(1, rows[0]), (2, rows[1])]
+    assert path.read_bytes() == '{"a":"é\u2028","b":1}\n{"c":null}\n'.encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "line", "found"),
+    [
+        (b'{"a":1}\n\n{"b":2}\n', 2, "an empty file"),
+        (b'{"a":1}\n[1]\n', 2, "[1]"),
+        (b'{"a":1}\n{"b"', 2, "a last line without a newline"),
+        (b'{"a":1}\n{"a":1,"a":2}\n', 2, 'duplicate key "a"'),
+        (b'{"a":1}\n{"b":"\xff"}\n', 2, "byte 6 is not UTF-8"),
+    ],
+)
+def test_a_broken_line_is_named(tmp_path: Path, data: bytes, line: int, found: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(data)
+    with pytest.raises(Refusal) as caught:
+        list(read_rows(path, gate="data"))
+    (fault,) = caught.value.faults
+    assert (fault.file, fault.found) == (f"{path}:{line}", found)

@@ -1,0 +1,82 @@
+"""A plan is a promise: whatever two JSON readers could understand differently is refused, by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.files.strict_json import load_json, parse_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def refused(data: bytes) -> str:
+    with pytest.raises(Refusal) as caught:
+        parse_json(data, gate="plan", file="plan.json")
+    (fault,) = caught.value.faults
+    assert (fault.gate, fault.file, fault.exit_code) == ("plan", "plan.json", ExitCode.CONTRACT)
+    assert fault.fix
+    return fault.found
+
+
+def test_plain_documents_are_read() -> None:
+    assert parse_json(b'{"a": [1, 2.5, "\xc3\xa9", null, true]}', gate="g", file="f") == {
+        "a": [1, 2.5, "é", None, True]
+    }
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (b"", "an empty file"),
+        (b"  \n", "an empty file"),
+        (b"{not json}", "line 1, column 2: Expecting property name enclosed in double quotes"),
+        (b'{"a": 1}{', "line 1, column 9: Extra data"),
+        ('{"a": 1}'.encode("utf-16"), "UTF-16 (byte-order mark)"),
+        (b"\xef\xbb\xbf{}", "a UTF-8 byte-order mark"),
+        (b'{"a": "\xff"}', "byte 7 is not UTF-8"),
+        (b'{"a": 1, "b": 2, "a": 3}', 'duplicate key "a"'),
+        (b'{"a": {"b": 1, "b": 1}}', 'duplicate key "b"'),
+        (b'{"a": NaN}', "NaN, which is no JSON number"),
+        (b'{"a": -Infinity}', "-Infinity, which is no JSON number"),
+        (b'{"a": 9007199254740992}', "the integer 9007199254740992, which readers with 64-bit floats round"),
+        (b'{"a": 1e999}', "1e999, which is too large for a number"),
+    ],
+)
+def test_what_readers_disagree_about_is_refused(data: bytes, found: str) -> None:
+    assert refused(data) == found
+
+
+@pytest.mark.parametrize("levels", [65, 500, 200_000])
+def test_nesting_is_bounded(levels: int) -> None:
+    assert "nesting" in refused(b"[" * levels + b"]" * levels)
+
+
+def test_sixty_four_levels_are_read() -> None:
+    value = parse_json(b"[" * 64 + b"]" * 64, gate="g", file="f")
+    for _ in range(63):
+        (value,) = value
+    assert value == []
+
+
+def test_a_number_with_a_million_digits_is_refused() -> None:
+    assert "digits" in refused(b"1" * 1_000_000)
+
+
+def test_a_large_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    with path.open("wb") as stream:
+        stream.truncate(200 * 1024 * 1024)
+    with pytest.raises(Refusal) as caught:
+        load_json(path, gate="plan")
+    assert caught.value.faults[0].found == "209,715,200 bytes"
+
+
+def test_a_folder_and_a_missing_file_are_named(tmp_path: Path) -> None:
+    for path, found in ((tmp_path, "a folder"), (tmp_path / "absent.json", "no such file")):
+        with pytest.raises(Refusal) as caught:
+            load_json(path, gate="plan")
+        assert (caught.value.faults[0].file, caught.value.faults[0].found) == (str(path), found)
