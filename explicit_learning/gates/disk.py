@@ -1,0 +1,155 @@
+"""Will the run fit on the disk?
+
+A disk that fills up in the middle of a checkpoint costs the hours since the last one, so the need of the whole run is
+estimated from the plan before anything starts. The estimate errs upwards, and what the run folder holds already (a
+resumed run) is credited.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from explicit_learning.errors import ExitCode, Fault
+
+__all__ = ["DiskNeed", "check_disk", "estimate_run_bytes", "existing_ancestor", "folder_bytes"]
+
+GATE = "disk"
+MIB = 2**20
+# Float32, the widest that adapters are kept in; AdamW keeps two moments of the parameters' shape.
+WEIGHT_BYTES = 4
+MOMENTS = 2
+# RNG state of a rank (Python, NumPy, torch and one CUDA generator: under 32 KiB) with its audit record.
+RANK_BYTES = 64 * 1024
+# Scheduler, trainer state with its log history, adapter configuration, model card, frontier, complete mark.
+CHECKPOINT_FIXED_BYTES = 4 * MIB
+# A sampled token in a trace row: its id in decimal with a comma, its text, and the parsed copies of that text.
+TOKEN_BYTES = 32
+# The rest of a trace row with its ledger row: ids, hashes, reward components.
+COMPLETION_BYTES = 4096
+# Manifests, events, metrics, logs, TensorBoard.
+RECORDS_BYTES = 16 * MIB
+STEP_BYTES = 4096
+# Files of a checkpoint beside those of its ranks, and of the rest of the run.
+CHECKPOINT_FILES = 32
+FILES_PER_RANK = 8
+RUN_FILES = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskNeed:
+    """What a whole run takes on the disk.
+
+    Attributes:
+        needed_bytes: Most bytes at any one time.
+        files: Most files and folders at any one time.
+    """
+
+    needed_bytes: int
+    files: int
+
+
+def estimate_run_bytes(
+    *,
+    trainable_parameters: int,
+    checkpoints_kept: int,
+    max_steps: int,
+    world_size: int,
+    reference_adapter: bool,
+    processor_bytes: int,
+    completions: int = 0,
+    completion_tokens: int = 0,
+) -> DiskNeed:
+    """Estimate the disk space of a run, from above.
+
+    ``checkpoint = 4 P (adapter) + 8 P (two AdamW moments) + 4 P (reference adapter) + processor + ranks + fixed``, with
+    one checkpoint more than are kept, because the oldest goes only after the newest is complete. Added are the final
+    adapter, the ledger and trace, and a tenth of everything for the file system's blocks.
+
+    Args:
+        trainable_parameters: P, the adapter's parameters.
+        checkpoints_kept: Checkpoints that rotation leaves (a smoke run's checkpoint-5 counts as one more).
+        max_steps: Planned optimizer steps.
+        world_size: Ranks.
+        reference_adapter: Whether checkpoints also hold the frozen reference (TRL keeps one when beta is not 0).
+        processor_bytes: Tokenizer and processor files, which Trainer copies into each checkpoint.
+        completions: Sampled completions of the whole run over all ranks; 0 for SFT.
+        completion_tokens: Most tokens in one completion.
+    """
+    adapter = trainable_parameters * WEIGHT_BYTES
+    checkpoint = adapter * (1 + MOMENTS + reference_adapter)
+    checkpoint += processor_bytes + CHECKPOINT_FIXED_BYTES + world_size * RANK_BYTES
+    total = checkpoint * (checkpoints_kept + 1) + adapter + processor_bytes
+    total += completions * (COMPLETION_BYTES + completion_tokens * TOKEN_BYTES)
+    total += RECORDS_BYTES + max_steps * STEP_BYTES
+    per_checkpoint = CHECKPOINT_FILES + FILES_PER_RANK * world_size
+    files = (checkpoints_kept + 1) * per_checkpoint + RUN_FILES + FILES_PER_RANK * world_size
+    return DiskNeed(needed_bytes=total + total // 10, files=files)
+
+
+def check_disk(folder: Path, need: DiskNeed) -> list[Fault]:
+    """Compare the free space where a run folder is or will be with the run's need.
+
+    File systems that count no inodes (btrfs, some network ones) report none in all and are not asked for any. Space
+    that is reserved for root is not counted as free.
+
+    Returns:
+        Faults with exit code 74: too few bytes, too few inodes, or a file system that cannot be asked.
+    """
+    try:
+        place = existing_ancestor(folder)
+        status = os.statvfs(place)
+        present_bytes, present_files = folder_bytes(folder)
+    except OSError as error:
+        found = f"the file system cannot be asked for free space: {error.strerror}"
+        fix = "repair the file system, or choose a folder on another disk (--out)"
+        return [_fault(folder, found, "readable free space", fix)]
+    needed = max(0, need.needed_bytes - present_bytes)
+    free = status.f_bavail * status.f_frsize
+    faults = []
+    if free < needed:
+        fix = "free some space, choose a folder on another disk (--out), or plan fewer checkpoints"
+        faults.append(_fault(folder, f"{_size(free)} free", f"at least {_size(needed)} free for the planned run", fix))
+    files = max(0, need.files - present_files)
+    if status.f_files and status.f_favail < files:
+        fix = "remove unneeded files, or choose a folder on another disk (--out)"
+        faults.append(_fault(folder, f"{status.f_favail} free inodes", f"at least {files} free inodes", fix))
+    return faults
+
+
+def existing_ancestor(path: Path) -> Path:
+    """Return the path itself if it exists, else the nearest folder above it that does; links are followed.
+
+    Raises:
+        OSError: If the way there leads through a file, a loop of links, or a folder that cannot be searched.
+    """
+    absolute = path.absolute()
+    for candidate in (absolute, *absolute.parents):
+        try:
+            candidate.stat()
+        except FileNotFoundError:
+            continue
+        return candidate
+    raise FileNotFoundError(path)
+
+
+def folder_bytes(folder: Path) -> tuple[int, int]:
+    """Return the bytes and the number of entries below a folder; nothing where there is none."""
+    total = entries = 0
+    for parent, folders, files in os.walk(folder):
+        entries += len(folders) + len(files)
+        for name in files:
+            try:
+                total += os.lstat(Path(parent, name)).st_size
+            except FileNotFoundError:
+                continue
+    return total, entries
+
+
+def _size(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / MIB:.1f} MiB"
+
+
+def _fault(folder: Path, found: str, expected: str, fix: str) -> Fault:
+    return Fault(gate=GATE, file=str(folder), found=found, expected=expected, fix=fix, exit_code=ExitCode.IO)

@@ -1,0 +1,153 @@
+"""What a run was made on: the machine around the GPUs.
+
+Floating-point results depend on the processor's instruction set and on library builds as well as on the GPU, so the run
+manifest records them. Nothing here names the host or its user: a run directory is meant to be handed on. Everything is
+constant while the machine is left alone, because the manifest's hash covers it; the changing figures that only a person
+at the terminal wants are `Limits`.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from explicit_learning.gates.nvml import UNSUPPORTED, Inventory, NvmlUnavailable, read_inventory
+from explicit_learning.gates.shm import SHARED_MEMORY
+
+__all__ = ["Limits", "container_runtime", "measure_hardware", "read_limits"]
+
+# What each runtime leaves inside its containers.
+RUNTIME_FILES = {"/run/.containerenv": "podman", "/.dockerenv": "docker", "/.singularity.d": "apptainer"}
+RUNTIME_VARIABLES = {
+    "APPTAINER_CONTAINER": "apptainer",
+    "SINGULARITY_CONTAINER": "singularity",
+    "KUBERNETES_SERVICE_HOST": "kubernetes",
+}
+# From about 2^60 on, a version 1 control group means "no limit" (the largest page-aligned long).
+NO_LIMIT = 1 << 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of this process; ``None`` is "unlimited" or "not set".
+
+    Attributes:
+        open_files: Soft limit on open files (``ulimit -n``).
+        processes: Soft limit on the user's processes (``ulimit -u``).
+        locked_memory_bytes: Soft limit on locked memory (``ulimit -l``); NCCL pins memory with it.
+        cgroup_memory_bytes: Memory limit of the innermost control group that has one.
+    """
+
+    open_files: int | None
+    processes: int | None
+    locked_memory_bytes: int | None
+    cgroup_memory_bytes: int | None
+
+
+def measure_hardware(inventory: Inventory | NvmlUnavailable | None = None) -> dict[str, Any]:
+    """Return the machine as the run manifest records it: JSON types only, no host name.
+
+    Args:
+        inventory: An inventory already read; NVML is asked when there is none.
+    """
+    nvidia = read_inventory() if inventory is None else inventory
+    return {
+        "nvidia": nvidia.to_json(),
+        "cpu": {
+            "model": _cpu_field("model name", "Model", "Hardware"),
+            "architecture": platform.machine(),
+            "instruction_sets": _vector_instructions(),
+            "logical_cores": os.cpu_count(),
+            "usable_cores": len(os.sched_getaffinity(0)),
+        },
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "cgroup_memory_bytes": read_limits().cgroup_memory_bytes,
+        "shared_memory_bytes": _file_system_bytes(SHARED_MEMORY),
+        "kernel": f"{platform.system()} {platform.release()}",
+        "libc": " ".join(platform.libc_ver()),
+        "container_runtime": container_runtime(),
+    }
+
+
+def container_runtime() -> str:
+    """Return what this process is contained in as far as it can be told: a runtime's name, or ``none detected``."""
+    names = [name for variable, name in RUNTIME_VARIABLES.items() if variable in os.environ]
+    names += [name for file, name in RUNTIME_FILES.items() if Path(file).exists()]
+    return "+".join(dict.fromkeys(names)) or "none detected"
+
+
+def read_limits() -> Limits:
+    """Return the limits that runs have been seen to die of."""
+    return Limits(
+        open_files=_soft_limit(resource.RLIMIT_NOFILE),
+        processes=_soft_limit(resource.RLIMIT_NPROC),
+        locked_memory_bytes=_soft_limit(resource.RLIMIT_MEMLOCK),
+        cgroup_memory_bytes=_cgroup_memory(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")),
+    )
+
+
+def _soft_limit(kind: int) -> int | None:
+    soft = resource.getrlimit(kind)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _cgroup_memory(membership: Path, root: Path) -> int | None:
+    """Return the tightest memory limit on the way from this process's control group to the root, in bytes.
+
+    Args:
+        membership: ``/proc/self/cgroup``: lines of ``ID:CONTROLLERS:PATH``.
+        root: Where the control groups are mounted: version 2 at the root itself, version 1 in ``memory/``. Inside a
+            container the path can lie outside what is mounted; the mount's own root then is the container's group.
+    """
+    limits = []
+    for line in _read(membership).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            base, name = root, "memory.max"
+        elif "memory" in controllers.split(","):
+            base, name = root / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        folder = base / path.lstrip("/")
+        for group in (folder, *folder.parents):
+            if group.is_relative_to(base):
+                text = _read(group / name).strip()
+                limits += [int(text)] if text.isdecimal() and int(text) < NO_LIMIT else []
+    return min(limits, default=None)
+
+
+def _cpu_field(*names: str) -> str:
+    """Return the first of several fields of ``/proc/cpuinfo`` (their names differ between architectures)."""
+    text = _read(Path("/proc/cpuinfo"))
+    for name in names:
+        match = re.search(rf"^{re.escape(name)}\s*:\s*(.+)$", text, re.MULTILINE)
+        if match:
+            return match.group(1).strip()
+    return UNSUPPORTED
+
+
+def _vector_instructions() -> list[str]:
+    """Return the vector extensions that numerical libraries choose their kernels by."""
+    flags = _cpu_field("flags", "Features").split()
+    return sorted(flag for flag in flags if re.match(r"(avx|amx|fma$|sve|asimd|bf16)", flag))
+
+
+def _file_system_bytes(path: Path) -> int | str:
+    try:
+        status = os.statvfs(path)
+    except OSError as error:
+        return f"unreadable ({error.strerror})"
+    return status.f_blocks * status.f_frsize
+
+
+def _read(path: Path) -> str:
+    """Return a file of ``/proc`` or ``/sys``, empty where the kernel has none or a container hides it."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

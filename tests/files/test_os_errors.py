@@ -1,0 +1,42 @@
+"""Which exit code an operating system's refusal leads to."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from explicit_learning.errors import ExitCode
+from explicit_learning.files.os_errors import write_fault
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (errno.EROFS, ExitCode.OUTPUT),
+        (errno.EACCES, ExitCode.OUTPUT),
+        (errno.EPERM, ExitCode.OUTPUT),
+        (errno.ENOTDIR, ExitCode.OUTPUT),
+        (errno.EEXIST, ExitCode.OUTPUT),
+        (errno.EISDIR, ExitCode.OUTPUT),
+        (errno.ENAMETOOLONG, ExitCode.OUTPUT),
+        (errno.ELOOP, ExitCode.OUTPUT),
+        (errno.ENOSPC, ExitCode.IO),
+        (errno.EDQUOT, ExitCode.IO),
+        (errno.EIO, ExitCode.IO),
+        (errno.ESTALE, ExitCode.IO),
+    ],
+)
+def test_whether_another_path_or_more_space_helps(number: int, code: ExitCode) -> None:
+    fault = write_fault(OSError(number, os.strerror(number)), Path("runs/one"))
+    assert fault.exit_code == code
+    assert fault.found == os.strerror(number)
+    assert fault.file == "runs/one"
+    assert ("space" in fault.fix) is (number in (errno.ENOSPC, errno.EDQUOT))
+
+
+def test_an_error_without_a_number() -> None:
+    fault = write_fault(OSError("odd"), Path("x"))
+    assert (fault.found, fault.exit_code) == ("odd", ExitCode.IO)

@@ -1,0 +1,84 @@
+"""``el doctor`` with GPUs, without, and where nothing could run; here for the sake of the NVML stand-in."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from explicit_learning.files.resources import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+DOCTOR = """
+import argparse, sys
+from explicit_learning.cli import doctor
+parser = argparse.ArgumentParser()
+doctor.add_arguments(parser)
+code = doctor.run(parser.parse_args())
+assert not {"torch", "numpy"} & set(sys.modules)
+sys.exit(code)
+"""
+
+
+def doctor(nvml: Any, *arguments: str, **environ: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", DOCTOR, *arguments],
+        env=nvml.environ | environ,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stderr == ""
+    return done.returncode, done.stdout
+
+
+def test_with_two_gpus_of_which_one_is_hidden(nvml: Any) -> None:
+    nvml.describe({}, {})
+    environ = {"CUDA_VISIBLE_DEVICES": "GPU-00000001", "EXPLICIT_SIGNING_KEY": "hush", "EXPLICIT_REPORT_TO": "none"}
+    code, text = doctor(nvml, "--json", **environ)
+    found = json.loads(text)
+    assert code == 0
+    assert (found["ok"], found["exit_code"], found["faults"]) == (True, 0, [])
+    assert found["visible_gpus"] == ["GPU-00000001-d72c-4106-c12f-20bd9faed9f6"]
+    assert [fault for fault in found["would_fail"]["cuda"] if fault["gate"] == "hardware"] == []
+    assert found["variables"]["EXPLICIT_SIGNING_KEY"] == "(set)"
+    assert found["variables"]["EXPLICIT_REPORT_TO"] == "none"
+    assert "hush" not in text
+    assert not re.search(rf"\b{re.escape(platform.node())}\b", text)
+    _, text = doctor(nvml, **environ)
+    assert "driver        580.95.05, serves CUDA 13.0" in text
+    assert "GPUs          1 visible of 2" in text
+    assert text.count("hidden by CUDA_VISIBLE_DEVICES") == 1
+    assert "hush" not in text
+
+
+def test_without_gpus_a_gpu_plan_would_fail(nvml: Any) -> None:
+    nvml.describe(init="error:18")
+    code, text = doctor(nvml)
+    assert code == 0
+    assert "driver and library versions differ" in text
+    assert "a CPU plan could start here" in text
+    assert "a GPU plan would be refused here" in text
+    assert "reboot the host" in text
+
+
+def test_where_nothing_could_run(nvml: Any, tmp_path: Path, listing: Callable[[Path], list[str]]) -> None:
+    (tmp_path / "file").write_text("x")
+    code, text = doctor(nvml, "--json", EXPLICIT_RUNS=str(tmp_path / "file" / "runs"))
+    found = json.loads(text)
+    assert code == found["exit_code"] == 73
+    assert not found["ok"]
+    assert [fault["gate"] for fault in found["faults"]] == ["output"]
+    assert found["disk"]["problem"] == "Not a directory"
+    code, text = doctor(nvml, EXPLICIT_RUNS=str(tmp_path / "file" / "runs"))
+    assert code == 73
+    assert "Not a directory at" in text
+    assert listing(tmp_path) == ["file", "nvml"]
