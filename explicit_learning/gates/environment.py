@@ -131,18 +131,23 @@ def _package_faults(lock: Lock, installed: Sequence[Installed]) -> Iterator[Faul
         if name in versions and not all(_same_version(package.version, version) for package in versions[name])
     }
     if len(missing) > LISTED:
-        yield _fault(lock, "", "not installed: " + ", ".join(missing), f"{len(missing)} packages of the lock", MAKE)
+        yield _fault(lock, "", f"not installed: {_some(missing)}", f"{len(missing)} more packages", MAKE)
     else:
         for name, text in missing.items():
             yield _fault(lock, name, f"{name} is not installed", text, MAKE)
     for name, (found, version) in other.items():
         yield _fault(lock, name, f"{name} {found}", f"{name} {version}", MAKE)
     if len(extra) > LISTED:
-        yield _fault(lock, "", "beside the lock: " + ", ".join(extra), "nothing that the lock does not name", MAKE)
+        yield _fault(lock, "", f"beside the lock: {_some(extra)}", "nothing that the lock does not name", MAKE)
     else:
         for name, text in extra.items():
             fix = f"uninstall it (or unset PYTHONPATH, set PYTHONNOUSERSITE=1), or {MAKE}"
             yield _fault(lock, name, text, f"no {name}: the lock does not name it", fix)
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = list(names)
+    return f"{', '.join(listed[:LISTED])} and {len(listed) - LISTED} more"
 
 
 def _same_version(found: str, expected: str) -> bool:

@@ -31,6 +31,7 @@ __all__ = [
     "lock_sha256",
     "normalise",
     "read_lock",
+    "read_packages",
 ]
 
 GATE = "lock"
@@ -160,16 +161,22 @@ def read_lock(path: Path) -> Lock:
         Refusal: If the file cannot be read, has no head, or holds a line that is no pinned requirement with hashes.
     """
     data = read_bytes(path, gate=GATE)
-    try:
-        lines = data.decode().splitlines()
-    except UnicodeDecodeError as error:
-        _refuse(path, None, f"byte {error.start} is not UTF-8", "a requirements file in UTF-8")
+    lines = _lines(data, path)
     return Lock(
         path=path,
         sha256=hashlib.sha256(data).hexdigest(),
         head_fields=_head(lines, path),
         packages=tuple(_packages(lines, path)),
     )
+
+
+def read_packages(path: Path) -> list[LockedPackage]:
+    """Read the packages of a lock that needs no head: the one for the tools of ``make lint`` has none.
+
+    Raises:
+        Refusal: If the file cannot be read, or holds a line that is no pinned requirement with hashes.
+    """
+    return _packages(_lines(read_bytes(path, gate=GATE), path), path)
 
 
 def expected_packages(lock: Lock, environment: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -193,6 +200,13 @@ def expected_packages(lock: Lock, environment: Mapping[str, str] | None = None) 
             found = f"{package.name} {expected[package.name]} and {package.version} at once"
             _refuse(lock.path, None, found, "one version of each package for one interpreter")
     return expected
+
+
+def _lines(data: bytes, path: Path) -> list[str]:
+    try:
+        return data.decode().splitlines()
+    except UnicodeDecodeError as error:
+        _refuse(path, None, f"byte {error.start} is not UTF-8", "a requirements file in UTF-8")
 
 
 def _head(lines: list[str], path: Path) -> dict[str, Any]:
