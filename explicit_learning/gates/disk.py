@@ -92,13 +92,17 @@ def check_disk(folder: Path, need: DiskNeed) -> list[Fault]:
     """Compare the free space where a run folder is or will be with the run's need.
 
     File systems that count no inodes (btrfs, some network ones) report none in all and are not asked for any. Space
-    that is reserved for root is not counted as free.
+    that is reserved for root is not counted as free. A path on which no folder can be made is the output gate's to
+    report, and not reported twice.
 
     Returns:
         Faults with exit code 74: too few bytes, too few inodes, or a file system that cannot be asked.
     """
     try:
         place = existing_ancestor(folder)
+    except OSError:
+        return []
+    try:
         status = os.statvfs(place)
         present_bytes, present_files = folder_bytes(folder)
     except OSError as error:

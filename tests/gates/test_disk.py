@@ -9,6 +9,7 @@ import pytest
 
 from explicit_learning.errors import ExitCode
 from explicit_learning.gates.disk import DiskNeed, check_disk, estimate_run_bytes, existing_ancestor, folder_bytes
+from explicit_learning.gates.output import check_output
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,11 +88,11 @@ def test_a_file_system_without_inode_limit(small_disk: Callable[[str], Path]) ->
     assert check_disk(disk, need(1, files=10**9)) == []
 
 
-def test_a_path_that_cannot_be_asked(tmp_path: Path) -> None:
+def test_a_path_that_leads_nowhere_is_left_to_the_output_gate(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    (fault,) = check_disk(tmp_path / "file" / "run", need(1))
-    assert fault.exit_code == ExitCode.IO
-    assert "Not a directory" in fault.found
+    assert check_disk(tmp_path / "file" / "run", need(1)) == []
+    (fault,) = check_output(tmp_path / "file" / "run", frozen_config_sha256=None)
+    assert fault.found == "Not a directory"
 
 
 def test_a_link_to_nothing_is_no_ancestor(tmp_path: Path) -> None:
