@@ -7,13 +7,14 @@ follows from the arm; nobody should be able to train an RL arm on SFT rows by a 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.errors import Refusal
 from explicit_learning.files.os_errors import write_fault
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from explicit_learning.arms import Arm
 
 __all__ = ["DraftData", "resolve_data", "write_digits"]

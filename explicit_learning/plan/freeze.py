@@ -129,7 +129,7 @@ def freeze(
     plan["code_commit"], plan["code_dirty"] = _code()
     lock = CPU_LOCK if plan["hardware"]["accelerator"] == "cpu" else FULL_LOCK
     plan["environment_lock_sha256"] = lock_sha256(lock)
-    plan = {name: plan[name] for name in load_schema("plan")["properties"] if name in plan}
+    plan = _ordered(plan, load_schema("plan"))
     plan[FROZEN] = frozen_config_sha256(plan)
     faults = validate(plan, "plan", gate=GATE, file=str(file))
     faults += broken_rules(plan, faults, gate=GATE, file=str(file))
@@ -141,6 +141,16 @@ def freeze(
     except OSError as error:
         raise Refusal(write_fault(error, out)) from None
     return plan, warnings(plan)
+
+
+def _ordered(value: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    """Return an object with its fields in the schema's order, as a person reads them."""
+    fields = schema["properties"]
+    return {
+        name: _ordered(value[name], field) if isinstance(value[name], dict) and "properties" in field else value[name]
+        for name, field in fields.items()
+        if name in value
+    }
 
 
 def _named(fault: Fault, file: Path) -> Fault:

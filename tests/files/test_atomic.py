@@ -14,12 +14,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def fill_half(place: Path) -> None:
+    with atomic.new_folder(place) as folder:
+        (folder / "file").write_text("x")
+        raise RuntimeError("half way")
+
+
 def test_a_written_file_holds_the_bytes_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "späce and ünicode.json"
     atomic.write_json(path, {"b": 1, "a": "é"})
     assert json.loads(path.read_text()) == {"b": 1, "a": "é"}
     assert path.read_text().startswith('{\n  "b"'), "key order is the writer's"
-    assert os.listdir(tmp_path) == [path.name]
+    assert names(tmp_path) == [path.name]
     assert path.stat().st_mode & 0o777 == 0o644
 
 
@@ -34,13 +44,13 @@ def test_a_failed_write_leaves_the_old_file_and_no_temporary(tmp_path: Path, mon
     with pytest.raises(OSError, match="No space left"):
         atomic.write_bytes(path, b"new")
     assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["file"]
+    assert names(tmp_path) == ["file"]
 
 
 def test_nan_is_never_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         atomic.write_json(tmp_path / "file", float("nan"))
-    assert os.listdir(tmp_path) == []
+    assert names(tmp_path) == []
 
 
 def test_a_new_folder_appears_only_when_its_block_ends_well(tmp_path: Path) -> None:
@@ -50,15 +60,14 @@ def test_a_new_folder_appears_only_when_its_block_ends_well(tmp_path: Path) -> N
         (folder / "sub" / "file").write_text("x")
         assert not place.exists()
     assert (place / "sub" / "file").read_text() == "x"
-    assert os.listdir(tmp_path / "deep") == ["data"]
+    assert names(tmp_path / "deep") == ["data"]
     assert place.stat().st_mode & 0o777 == 0o755
 
 
 def test_a_new_folder_vanishes_when_its_block_fails(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="half"), atomic.new_folder(tmp_path / "data") as folder:
-        (folder / "file").write_text("x")
-        raise RuntimeError("half way")
-    assert os.listdir(tmp_path) == []
+    with pytest.raises(RuntimeError, match="half"):
+        fill_half(tmp_path / "data")
+    assert names(tmp_path) == []
 
 
 def test_a_new_folder_overwrites_nothing(tmp_path: Path) -> None:
@@ -66,4 +75,4 @@ def test_a_new_folder_overwrites_nothing(tmp_path: Path) -> None:
     (tmp_path / "data" / "mine").write_text("x")
     with pytest.raises(FileExistsError), atomic.new_folder(tmp_path / "data"):
         pass
-    assert os.listdir(tmp_path) == ["data"]
+    assert names(tmp_path) == ["data"]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -13,6 +12,9 @@ from hypothesis import strategies as st
 
 from explicit_learning.files.canonical import canonical_bytes, sha256_json
 from explicit_learning.files.hashing import hash_files, sha256_file, snapshot, snapshot_sha256
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | st.floats(-(2**53) + 1, 2**53 - 1) | st.text(),

@@ -1,0 +1,39 @@
+"""`el check PLAN`: every gate, and nothing trained."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from explicit_learning.cli.output import add_json_argument, answer
+from explicit_learning.gates.check import check_plan
+
+if TYPE_CHECKING:
+    import argparse
+
+    from explicit_learning.errors import ExitCode
+
+__all__ = ["HELP", "NAME", "add_arguments", "run"]
+
+NAME = "check"
+HELP = "check a plan against everything it names, and train nothing"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("plan", type=Path, metavar="PLAN", help="a frozen plan")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="also check that the run can be written there")
+    add_json_argument(parser)
+
+
+def run(args: argparse.Namespace) -> ExitCode:
+    """Check, and print every fault."""
+    checked = check_plan(args.plan, out=args.out)
+    warnings = checked.document.warnings
+    for warning in warnings:
+        print(f"warning: {args.plan} {warning}", file=sys.stderr)
+    plan = checked.document.plan
+    if not checked.faults and plan and not args.json:
+        print(f"{args.plan}: run {plan.run_id} is ready to start", file=sys.stderr)
+    return answer(checked.faults, as_json=args.json, warnings=list(warnings))

@@ -1,0 +1,125 @@
+"""Each rule between fields, broken alone and all together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from plan.golden import PLAN, plan_with
+
+from explicit_learning.files.schema import validate
+from explicit_learning.plan.rules import broken_rules, warnings
+
+SFT = {
+    "/arm": "sft_certificate",
+    "/reward": None,
+    "/objective": None,
+    "/vllm": None,
+    "/initial_adapter": None,
+    "/data/slot_manifest_sha256": None,
+    "/generation/num_generations": 1,
+    "/budget": {"max_completion_tokens_per_run": None, "max_sft_loss_tokens": 900, "planned_sft_loss_tokens": 800},
+}
+PAPO = {
+    "adapter_version": "papo/1",
+    "upstream_sha256": "0" * 64,
+    "recipe": "custom",
+    "gamma": 0.01,
+    "eta_aug": 0.03,
+    "eta_ori": 0.03,
+    "aug_entropy_grad": True,
+    "mask_probability": 0.6,
+    "mask_patch_pixels": 32,
+}
+
+
+def pointers(changes: dict[str, Any]) -> list[str]:
+    plan = plan_with(changes)
+    assert validate(plan, "plan", gate="plan", file="p") == []
+    faults = broken_rules(plan, [], gate="plan", file="p")
+    assert all(fault.fix and fault.expected and fault.file == "p" for fault in faults)
+    return [fault.pointer or "" for fault in faults]
+
+
+def test_the_golden_plan_and_its_sft_form_break_none() -> None:
+    assert pointers({}) == []
+    assert pointers(SFT) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"/reward": None}, ["/reward"]),
+        ({"/vllm": None}, ["/vllm"]),
+        ({**SFT, "/reward": PLAN["reward"]}, ["/reward"]),
+        ({"/objective/papo": PAPO}, ["/objective/papo"]),
+        ({"/objective/papo": PAPO | {"aug_entropy_grad": False}}, ["/objective/papo", "/objective/papo/eta_aug"]),
+        ({"/initial_adapter": None}, ["/initial_adapter"]),
+        ({"/budget/max_completion_tokens_per_run": None}, ["/budget/max_completion_tokens_per_run"]),
+        ({"/budget/max_sft_loss_tokens": 5}, ["/budget/max_sft_loss_tokens"]),
+        ({**SFT, "/budget/planned_sft_loss_tokens": 901}, ["/budget/planned_sft_loss_tokens"]),
+        ({"/data/slot_manifest_sha256": None}, ["/data/slot_manifest_sha256"]),
+        ({**SFT, "/data/slot_manifest_sha256": "5" * 64}, ["/data/slot_manifest_sha256"]),
+        ({"/lora/dropout": 0.1}, ["/lora/dropout"]),
+        ({**SFT, "/lora/dropout": 0.1}, []),
+        ({"/generation/num_generations": 1}, ["/generation/num_generations"]),
+        ({**SFT, "/generation/num_generations": 2}, ["/generation/num_generations"]),
+        ({"/optimisation/per_device_batch_size": 12}, ["/optimisation/per_device_batch_size"]),
+        ({"/optimisation/per_device_batch_size": 4, "/optimisation/gradient_accumulation_steps": 2}, []),
+        ({"/objective/num_iterations": 7}, ["/optimisation/save_interval", "/optimisation/max_steps"]),
+        ({"/generation/context_tokens": 107}, ["/generation/context_tokens"]),
+        ({"/vllm/max_model_len": 107}, ["/vllm/max_model_len"]),
+        ({"/vllm/tensor_parallel": 2}, ["/vllm/tensor_parallel"]),
+        ({"/vllm/use": True}, ["/vllm/use"]),
+        ({"/run_mode": "smoke", "/optimisation/max_steps": 5}, ["/optimisation/max_steps"]),
+        ({"/run_mode": "smoke", "/objective/num_iterations": 2}, ["/objective/num_iterations"]),
+        ({"/hardware/gpu_name_pattern": "H200"}, ["/hardware/gpu_name_pattern"]),
+        ({"/hardware/driver_minimum": "580.65.06"}, ["/hardware/driver_minimum"]),
+        ({"/model/attn_implementation": "flash_attention_2"}, ["/model/attn_implementation"]),
+        ({"/optimisation/dataloader_pin_memory": True}, ["/optimisation/dataloader_pin_memory"]),
+    ],
+)
+def test_each_rule_names_its_field(changes: dict[str, Any], expected: list[str]) -> None:
+    assert pointers(changes) == expected
+
+
+def test_all_rules_speak_at_once() -> None:
+    broken = {
+        "/initial_adapter": None,
+        "/budget/max_sft_loss_tokens": 5,
+        "/data/slot_manifest_sha256": None,
+        "/lora/dropout": 0.1,
+        "/optimisation/per_device_batch_size": 12,
+        "/generation/context_tokens": 1,
+        "/vllm/use": True,
+        "/run_mode": "smoke",
+        "/optimisation/max_steps": 5,
+        "/hardware/compute_capability": "9.0",
+        "/model/attn_implementation": "flash_attention_2",
+    }
+    assert set(pointers(broken)) == broken.keys() - {"/run_mode"}
+
+
+def test_a_field_that_its_schema_refused_is_not_judged_again() -> None:
+    plan = plan_with({"/optimisation/per_device_batch_size": "many", "/lora/dropout": 0.1})
+    schema_faults = validate(plan, "plan", gate="plan", file="p")
+    assert [fault.pointer for fault in schema_faults] == ["/optimisation/per_device_batch_size"]
+    rules = broken_rules(plan, schema_faults, gate="plan", file="p")
+    assert [fault.pointer for fault in rules] == ["/lora/dropout"]
+
+
+@pytest.mark.parametrize("group", ["model", "data", "lora", "optimisation", "generation", "budget", "hardware"])
+@pytest.mark.parametrize("value", [None, 3, "text", [], {}])
+def test_a_group_of_the_wrong_type_breaks_no_rule_and_no_program(group: str, value: Any) -> None:
+    plan = plan_with({f"/{group}": value})
+    schema_faults = validate(plan, "plan", gate="plan", file="p")
+    assert schema_faults
+    broken_rules(plan, schema_faults, gate="plan", file="p")
+
+
+def test_a_tight_budget_is_a_warning_with_both_numbers() -> None:
+    # 60 steps x 32 completions x 12 tokens = 23,040
+    assert warnings(PLAN) == []
+    (warning,) = warnings(plan_with({"/budget/max_completion_tokens_per_run": 23_039}))
+    assert "23,039" in warning
+    assert "23,040" in warning
