@@ -1,0 +1,146 @@
+"""Rows beyond a checkpoint's frontier: kept, counted, and out of the way.
+
+A killed run has sampled completions that its newest checkpoint knows nothing of. They will be sampled again, so they
+must leave the ledger, but they did cost tokens, so they are moved and not deleted.
+
+A kill may strike between the copy and the cut, and must not make the same rows count twice. The copy therefore bears a
+``.pending`` name that says at which offset the cut is due: the next opening sees from the file's length whether the cut
+happened, and either only renames the copy or throws it away and starts over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from explicit_learning.files.atomic import fsync_folder, write_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["Discarded", "SetAside", "discarded", "set_aside_tail"]
+
+FOLDER = "accounting/set-aside"
+PENDING = ".pending"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetAside:
+    """What opening a file at a frontier took out of it.
+
+    Attributes:
+        file: The file, relative to the run directory.
+        stored: Where the rows are now, relative to the run directory; ``None`` if there was no whole row.
+        rows: Whole rows that were moved.
+        tokens: Sum of their token counts.
+        unreadable_rows: How many of them are no JSON (a disk's fault, not a kill's); their tokens are not known.
+        torn_bytes: Length of a last line without an end, which was cut and not kept.
+    """
+
+    file: str
+    stored: str | None
+    rows: int
+    tokens: int
+    unreadable_rows: int
+    torn_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as an event's data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discarded:
+    """All completions of a run that were sampled in vain, and their tokens."""
+
+    completions: int
+    tokens: int
+
+
+def set_aside_tail(run: Path, file: str, offset: int) -> SetAside | None:
+    """Cut a file at an offset, and keep the whole rows that were beyond it.
+
+    Args:
+        run: The run directory.
+        file: The file, as a POSIX path relative to it, such as ``accounting/rank-0/ledger.jsonl``.
+        offset: Where to cut, in bytes; the end of a line.
+
+    Returns:
+        What was taken out, or ``None`` if the file ended there anyway.
+
+    Raises:
+        OSError: If the copy cannot be written; the file is then as it was.
+    """
+    path = run / file
+    folder = run / FOLDER / path.parent.name
+    _settle(folder, path)
+    with path.open("rb") as stream:
+        stream.seek(offset)
+        tail = stream.read()
+    if not tail:
+        return None
+    whole = tail[: tail.rfind(b"\n") + 1]
+    pending = None
+    if whole:
+        folder.mkdir(parents=True, exist_ok=True)
+        number = 1 + sum(1 for _ in folder.glob(f"{path.stem}-*.jsonl"))
+        pending = folder / f"{path.stem}-{number:04d}-at-{offset}.jsonl{PENDING}"
+        write_bytes(pending, whole)
+    _cut(path, offset)
+    stored = _finish(pending) if pending else None
+    rows, tokens, unreadable = _count(whole)
+    return SetAside(
+        file=file,
+        stored=stored.relative_to(run).as_posix() if stored else None,
+        rows=rows,
+        tokens=tokens,
+        unreadable_rows=unreadable,
+        torn_bytes=len(tail) - len(whole),
+    )
+
+
+def discarded(run: Path) -> Discarded:
+    """Count everything that was set aside from a run's ledgers so far.
+
+    Raises:
+        OSError: If a file cannot be read.
+    """
+    counts = [_count(path.read_bytes()) for path in sorted((run / FOLDER).glob("rank-*/ledger-*.jsonl"))]
+    return Discarded(completions=sum(rows for rows, _, _ in counts), tokens=sum(tokens for _, tokens, _ in counts))
+
+
+def _settle(folder: Path, path: Path) -> None:
+    """Finish what a kill interrupted."""
+    for pending in sorted(folder.glob(f"{path.stem}-*{PENDING}")):
+        due = int(pending.name.removesuffix(f".jsonl{PENDING}").rpartition("-")[2])
+        if path.stat().st_size > due:
+            pending.unlink()
+        else:
+            _finish(pending)
+
+
+def _finish(pending: Path) -> Path:
+    final = pending.with_name(pending.name.removesuffix(PENDING))
+    pending.rename(final)
+    fsync_folder(final.parent)
+    return final
+
+
+def _cut(path: Path, offset: int) -> None:
+    with path.open("r+b") as stream:
+        stream.truncate(offset)
+        os.fsync(stream.fileno())
+
+
+def _count(data: bytes) -> tuple[int, int, int]:
+    """Return rows, tokens and unreadable rows."""
+    rows = tokens = unreadable = 0
+    for line in data.split(b"\n")[:-1]:
+        rows += 1
+        try:
+            tokens += int(json.loads(line)["token_count"])
+        except (ValueError, KeyError, TypeError):
+            unreadable += 1
+    return rows, tokens, unreadable
