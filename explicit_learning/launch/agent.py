@@ -1,0 +1,223 @@
+"""Torch's elastic agent, as a library.
+
+``torchrun`` itself turns every failing code into 1, dies of SIGUSR1 leaving its ranks behind, and on SIGTERM raises
+inside its loop and gives ranks 30 s. The agent underneath has none of these habits: it starts processes with the
+right environment, watches them, and reports each one's exit code. This module uses it as it is and adds what a run of
+ours needs between two looks at the ranks: passing a stop on, and ending at once when it is asked for twice.
+
+Ranks are never restarted here. A run goes on by the same command, in new processes, from a checkpoint whose state is
+proven; a restart inside the launcher would continue from a launch manifest that describes another start.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+import sys
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.multiprocessing.api import SubprocessContext
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+
+from explicit_learning.launch.failures import died, is_lost_peer
+from explicit_learning.launch.outcome import RankOutcome, outcome_path, read_outcome
+from explicit_learning.launch.rank import LAUNCHER_VARIABLE, log_path
+from explicit_learning.launch.signals import STOP_SIGNALS, blocked_stop_signals
+from explicit_learning.launch.supervision import SHUTDOWN_SECONDS, stop_now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
+
+    from explicit_learning.launch.manifest import LaunchManifest
+    from explicit_learning.launch.signals import StopRequest
+
+__all__ = ["launch"]
+
+RANK_MODULE = "explicit_learning.launch.rank"
+COMPLETE_MARK = "complete.json"
+MONITOR_SECONDS = 0.2
+# The agent installs handlers of its own for the signals named here, and warns if there are none: ours are put back.
+AGENT_SIGNALS = {"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM"}
+
+
+class _Agent(LocalElasticAgent):
+    """The agent, with a look at the stop request between two looks at the ranks.
+
+    Attributes:
+        end_reason: Why the ranks were killed before their time, if they were.
+        ended_first: Local ranks that had failed when the first failure was seen; the agent ends the others after that.
+    """
+
+    def __init__(self, spec: WorkerSpec, *, stop: StopRequest, say: Callable[[str], None], patience: float) -> None:
+        super().__init__(spec, DefaultLogsSpecs(log_dir=os.devnull))
+        self._stop = stop
+        self._say = say
+        self._patience = patience
+        self._passed_on = False
+        self.ended_first: frozenset[int] = frozenset()
+        self.end_reason: str | None = None
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+        with blocked_stop_signals():
+            pids: dict[int, Any] = super()._start_workers(worker_group)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        return pids
+
+    def _restart_workers(self, worker_group: WorkerGroup) -> NoReturn:
+        del worker_group
+        raise RuntimeError("the agent wants to restart the ranks, which it must not")
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        wish = stop_now(self._stop.arrivals(), time.monotonic(), patience=self._patience)
+        if wish is not None and not self._passed_on:
+            self._passed_on = True
+            self._say(f"{wish.signal.name}: stopping at the next checkpoint (send it again to end at once)")
+            for handler in self._handlers().values():
+                handler.proc.send_signal(wish.signal)
+        if wish is not None and wish.end_reason is not None and self.end_reason is None:
+            self.end_reason = wish.end_reason
+            self._say(f"ending at once: {wish.end_reason}")
+            self.kill()
+        if not self.ended_first:
+            codes = {rank: handler.proc.poll() for rank, handler in self._handlers().items()}
+            self.ended_first = frozenset(rank for rank, code in codes.items() if code)
+        result: RunResult = super()._monitor_workers(worker_group)
+        return result
+
+    def _handlers(self) -> dict[int, SubprocessHandler]:
+        return self._pcontext.subprocess_handlers if isinstance(self._pcontext, SubprocessContext) else {}
+
+    def kill(self) -> None:
+        """Kill every rank with all that it started: the agent makes each the leader of a process group."""
+        for handler in self._handlers().values():
+            with suppress(ProcessLookupError):
+                os.killpg(handler.proc.pid, signal.SIGKILL)
+
+
+def launch(
+    manifest: LaunchManifest,
+    folder: Path,
+    *,
+    stop: StopRequest,
+    say: Callable[[str], None],
+    rank_module: str = RANK_MODULE,
+    patience: float = SHUTDOWN_SECONDS,
+) -> tuple[RankOutcome, ...]:
+    """Run all ranks of a run on this machine until they have ended.
+
+    The environment must lead ranks to the launch manifest (see `write_launch_manifest`).
+
+    Args:
+        manifest: The launch manifest.
+        folder: The launch's private folder, where ranks leave their outcomes.
+        stop: Notes the signals that this process gets; its handlers must be installed.
+        say: Shows one line to the person who started the run.
+        rank_module: What a rank runs, as in ``python -m``.
+        patience: Seconds that ranks have to reach a checkpoint once a stop was asked for.
+
+    Returns:
+        Every rank's outcome, by rank. One that ended without a word, or in whose place the launcher decided, has one
+        made here; when ranks failed, all failed outcomes carry the exit code of the failure that came first.
+
+    Raises:
+        OSError, RuntimeError: If ranks cannot be started.
+    """
+    world_size = manifest.plan.hardware.world_size
+    log_path(manifest.run, 0).parent.mkdir(parents=True, exist_ok=True)
+    logging.basicConfig(filename=manifest.run / "logs" / "launcher.log", format="%(asctime)s %(message)s")
+    os.environ.update({LAUNCHER_VARIABLE: str(os.getpid())} | AGENT_SIGNALS)
+    rendezvous = get_rendezvous_handler(
+        RendezvousParameters(
+            backend="c10d",
+            endpoint="127.0.0.1:0",
+            run_id=uuid.uuid4().hex,
+            min_nodes=1,
+            max_nodes=1,
+            local_addr="127.0.0.1",
+        )
+    )
+    spec = WorkerSpec(
+        role="rank",
+        local_world_size=world_size,
+        entrypoint=sys.executable,
+        args=("-m", rank_module),
+        rdzv_handler=rendezvous,
+        max_restarts=0,
+        monitor_interval=MONITOR_SECONDS,
+        local_addr="127.0.0.1",
+    )
+    agent = _Agent(spec, stop=stop, say=say, patience=patience)
+    try:
+        result = agent.run()
+    finally:
+        agent.kill()
+        rendezvous.shutdown()
+    if result is None:
+        raise RuntimeError("the agent ended without a result")
+    left = {rank: read_outcome(folder, rank) for rank in range(world_size)}
+    if agent.end_reason is not None:
+        ended = _ended(manifest.run, agent.end_reason)
+        return tuple(ended if outcome is None or is_lost_peer(outcome) else outcome for outcome in left.values())
+    codes = {rank: failure.exitcode for rank, failure in result.failures.items()}
+    times = {rank: outcome_path(folder, rank).stat().st_mtime for rank, outcome in left.items() if outcome is not None}
+    logs = {rank: log_path(manifest.run, rank) for rank in left}
+    outcomes = {rank: outcome or died(rank, codes.get(rank, 0), logs[rank]) for rank, outcome in left.items()}
+    return _blamed(outcomes, times, agent.ended_first)
+
+
+def _ended(run: Path, reason: str) -> RankOutcome:
+    """Return the outcome of a rank that was ended at once: the newest complete checkpoint is what remains of it."""
+    message = f"ended by the launcher: {reason}"
+    steps = [int(mark.parent.name.rpartition("-")[2]) for mark in run.glob(f"checkpoint-*/{COMPLETE_MARK}")]
+    if not steps:
+        message += "; there was no checkpoint yet, the same command starts anew"
+        return RankOutcome(status="failed", optimizer_step=None, message=message)
+    step = max(steps)
+    return RankOutcome(status="stopped", optimizer_step=step, checkpoint=f"checkpoint-{step}", message=message)
+
+
+def _blamed(
+    outcomes: dict[int, RankOutcome], times: dict[int, float], ended_first: frozenset[int]
+) -> tuple[RankOutcome, ...]:
+    """Tell the failure that came first from its consequences, which take over its exit code and point to it.
+
+    A rank whose peer has gone fails in its next collective, and one that hangs there is killed by the agent: neither
+    says anything about the cause.
+
+    Args:
+        outcomes: Every rank's outcome.
+        times: When the ranks that left one wrote it.
+        ended_first: Ranks that had failed when the first failure was seen.
+    """
+
+    def order(rank: int) -> tuple[bool, bool, float]:
+        first = rank in ended_first
+        return is_lost_peer(outcomes[rank]), not first, times.get(rank, 0.0 if first else math.inf)
+
+    failures = sorted((rank for rank, outcome in outcomes.items() if outcome.status == "failed"), key=order)
+    if not failures:
+        return tuple(outcomes.values())
+    cause = failures[0]
+    code = int(outcomes[cause].code)
+    consequences = {
+        rank: replace(outcomes[rank], message=f"could not go on without rank {cause}", exit_code=code)
+        for rank in failures[1:]
+        if is_lost_peer(outcomes[rank]) or (rank not in times and rank not in ended_first)
+    }
+    same_code = {rank: replace(outcomes[rank], exit_code=code) for rank in failures}
+    return tuple((outcomes | same_code | consequences).values())

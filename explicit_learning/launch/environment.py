@@ -1,0 +1,200 @@
+"""What must be in the environment before Python or CUDA starts.
+
+Allocators, hash seeds, thread counts and cuBLAS workspaces are read once, when a process starts; setting them in a
+running rank does nothing, or half of it. They are therefore decided here, as one table with a reason each, exported
+before the launcher is executed, and handed back for the record.
+
+A person's own value stands where it changes only speed or comfort. Where it would change results it is replaced, and
+the record says what stood there: a run whose numbers depend on a line in somebody's shell profile cannot be repeated.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from explicit_learning.files.resources import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from explicit_learning.plan.model import Plan
+
+__all__ = ["SETTINGS", "RankEnvironment", "Setting", "rank_environment", "scratch_environment"]
+
+# Libraries read whole families of variables as a second configuration beside ours; none of them is in the plan.
+CLEARED_PREFIXES = ("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_", "TORCHELASTIC_", "TORCH_ALLOW_TF32_")
+USER_VARIABLES = ("USER", "LOGNAME")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One environment variable.
+
+    Attributes:
+        name: The variable.
+        value: Its value, or a function of the plan and the number of usable CPU cores.
+        applies: Whether it is set for a plan.
+        forced: Whether it replaces a value that the user had set.
+        reason: Why.
+    """
+
+    name: str
+    value: str | Callable[[Plan, int], str]
+    applies: Callable[[Plan], bool]
+    forced: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankEnvironment:
+    """The environment that ranks start with.
+
+    Attributes:
+        variables: All of it, for ``exec``.
+        settings: What this program decided, by name; the part worth recording (no machine paths).
+        overridden: The user's values that were replaced or removed, by name.
+    """
+
+    variables: dict[str, str]
+    settings: dict[str, str]
+    overridden: dict[str, str]
+
+
+def _always(_plan: Plan) -> bool:
+    return True
+
+
+def _on_cpu(plan: Plan) -> bool:
+    return plan.hardware.accelerator == "cpu"
+
+
+def _on_cuda(plan: Plan) -> bool:
+    return plan.hardware.accelerator == "cuda"
+
+
+def _strict_on_cuda(plan: Plan) -> bool:
+    return _on_cuda(plan) and plan.determinism == "strict"
+
+
+def _share_of_cores(plan: Plan, cores: int) -> str:
+    return str(max(1, cores // plan.hardware.world_size))
+
+
+def _forced(name: str, value: str, applies: Callable[[Plan], bool], reason: str) -> Setting:
+    return Setting(name=name, value=value, applies=applies, forced=True, reason=reason)
+
+
+def _default(
+    name: str, value: str | Callable[[Plan, int], str], applies: Callable[[Plan], bool], reason: str
+) -> Setting:
+    return Setting(name=name, value=value, applies=applies, forced=False, reason=reason)
+
+
+SETTINGS: tuple[Setting, ...] = (
+    _forced("PYTHONHASHSEED", "0", _always, "the order of sets of strings reaches files (PEFT's adapter_config.json)"),
+    _forced("PYTHONNOUSERSITE", "1", _always, "packages in the home folder would shadow the locked ones"),
+    _forced("PYTHONSAFEPATH", "1", _always, "a file in the current folder would shadow a package of its name"),
+    _forced("PYTHONUTF8", "1", _always, "text files must not be read in whatever encoding the host's locale names"),
+    _forced("HF_HUB_OFFLINE", "1", _always, "everything a run reads is named and hashed in its plan"),
+    _forced("TRANSFORMERS_OFFLINE", "1", _always, "same"),
+    _forced("HF_DATASETS_OFFLINE", "1", _always, "same"),
+    _forced("TOKENIZERS_PARALLELISM", "false", _always, "its threads deadlock in forked data-loader workers"),
+    _default("HF_HUB_DISABLE_TELEMETRY", "1", _always, "a run tells nobody that it runs"),
+    _default("VLLM_NO_USAGE_STATS", "1", _always, "same"),
+    _default("GLOO_SOCKET_IFNAME", "lo", _always, "ranks of one machine meet there; a container may have no other"),
+    _forced(
+        "MALLOC_MMAP_THRESHOLD_",
+        "4000000000",
+        _on_cpu,
+        "glibc otherwise maps and unmaps memory for every larger tensor: a step took 7.4 s instead of 0.11 s",
+    ),
+    _forced("MALLOC_TRIM_THRESHOLD_", "4000000000", _on_cpu, "same, for memory given back at the top of the heap"),
+    _forced(
+        "OMP_NUM_THREADS",
+        "1",
+        _on_cpu,
+        "the number of threads decides in which order sums are taken, so results would depend on the machine's size "
+        "and load; and two threads on two busy cores are much slower than one at the sizes that CPU runs have",
+    ),
+    _forced("MKL_NUM_THREADS", "1", _on_cpu, "overrides OMP_NUM_THREADS in MKL"),
+    _forced("CUDA_VISIBLE_DEVICES", "", _on_cpu, "libraries prefer a GPU they can see, whatever the plan says"),
+    _default("OMP_NUM_THREADS", _share_of_cores, _on_cuda, "the host's part is image preprocessing: cores over ranks"),
+    _default("CUDA_DEVICE_ORDER", "PCI_BUS_ID", _on_cuda, "NVML's order, in which the gates saw the GPUs"),
+    _forced("CUBLAS_WORKSPACE_CONFIG", ":4096:8", _strict_on_cuda, "cuBLAS is deterministic only with a fixed one"),
+    _forced("FLASH_ATTENTION_DETERMINISTIC", "1", _strict_on_cuda, "its backward otherwise adds atomically"),
+    _forced("NVIDIA_TF32_OVERRIDE", "0", _strict_on_cuda, "the plan names the precision, and it is not TF32"),
+    _forced("NCCL_ALGO", "Ring", _strict_on_cuda, "NCCL otherwise chooses by message size and topology"),
+    _forced("NCCL_PROTO", "Simple", _strict_on_cuda, "same"),
+    _forced("NCCL_NVLS_ENABLE", "0", _strict_on_cuda, "sums inside the NVLink switch have no fixed order"),
+)
+
+
+def rank_environment(plan: Plan, base_environment: Mapping[str, str], *, cores: int | None = None) -> RankEnvironment:
+    """Decide the environment of the launcher and the ranks.
+
+    Args:
+        plan: The frozen plan.
+        base_environment: The environment that this process was started with.
+        cores: Usable CPU cores; by default those that this process may run on.
+    """
+    cores = len(os.sched_getaffinity(0)) if cores is None else cores
+    kept = {name: value for name, value in base_environment.items() if not name.startswith(CLEARED_PREFIXES)}
+    overridden = {name: value for name, value in base_environment.items() if name not in kept}
+    settings: dict[str, str] = {}
+    for setting in SETTINGS:
+        if not setting.applies(plan):
+            continue
+        decided = setting.value if isinstance(setting.value, str) else setting.value(plan, cores)
+        own = kept.get(setting.name)
+        if own is not None and own != decided and setting.forced:
+            overridden[setting.name] = own
+        settings[setting.name] = decided if setting.forced or own is None else own
+    return RankEnvironment(variables=kept | settings | _python_path(kept), settings=settings, overridden=overridden)
+
+
+def _python_path(environment: Mapping[str, str]) -> dict[str, str]:
+    """Make ``-m explicit_learning`` resolve to this code from any folder; what the gates saw stays behind it."""
+    others = [part for part in environment.get("PYTHONPATH", "").split(os.pathsep) if part and part != str(ROOT)]
+    return {"PYTHONPATH": os.pathsep.join([str(ROOT), *others])}
+
+
+def scratch_environment(
+    environment: Mapping[str, str], scratch: Path, *, user_is_known: bool | None = None
+) -> dict[str, str]:
+    """Return the variables that lead caches into a folder that ends with the launch.
+
+    A container started under a uid without a passwd entry has no home, and there `getpass.getuser`, which torch's
+    inductor cache calls, raises. A cache that the user or the image has placed stays where it is, except that of
+    Hugging Face datasets, whose content would outlive the data it was made from.
+
+    Args:
+        environment: The environment to complete.
+        scratch: An existing private folder.
+        user_is_known: Whether the current uid has a passwd entry; looked up by default.
+    """
+    known = _user_is_known() if user_is_known is None else user_is_known
+    result = {"HF_DATASETS_CACHE": str(scratch / "datasets")}
+    if not known:
+        result |= {name: "explicit" for name in USER_VARIABLES if not environment.get(name)}
+    home = environment.get("HOME", "")
+    if not (home and os.access(home, os.W_OK)):
+        result |= {
+            name: str(scratch / folder)
+            for name, folder in (("TORCHINDUCTOR_CACHE_DIR", "inductor"), ("TRITON_CACHE_DIR", "triton"))
+            if not environment.get(name)
+        }
+        if not known:
+            result["HOME"] = str(scratch)
+    return result
+
+
+def _user_is_known() -> bool:
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        return False
+    return True

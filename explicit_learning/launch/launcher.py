@@ -1,0 +1,100 @@
+"""The launcher's life, from ``exec`` to the exit code.
+
+It is a process of its own, not a function of the command line: signals, memory and open files of the gates are gone,
+and what a scheduler sees, signals and waits for is this process. It outlives every rank, so that somebody is there to
+say what became of the run.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.files.run_lock import adopt_run_lock
+from explicit_learning.launch.failures import failed
+from explicit_learning.launch.manifest import MANIFEST_VARIABLE, LaunchManifest, read_launch_manifest
+from explicit_learning.launch.signals import StopRequest, stop_signals_to
+from explicit_learning.launch.start import FOLDER_PREFIX, LOCK_VARIABLE
+from explicit_learning.launch.supervision import SHUTDOWN_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from explicit_learning.launch.outcome import RankOutcome
+
+__all__ = ["run_launcher"]
+
+
+def run_launcher(
+    finish: Callable[[LaunchManifest, tuple[RankOutcome, ...]], ExitCode],
+    *,
+    rank_module: str,
+    patience: float = SHUTDOWN_SECONDS,
+) -> ExitCode:
+    """Launch the ranks that the environment's launch manifest describes, and finish the run.
+
+    Args:
+        finish: Called once when all ranks have ended, with their outcomes; records them and gives the exit code.
+        rank_module: What a rank runs, as in ``python -m``.
+        patience: Seconds that ranks have to reach a checkpoint once a stop was asked for.
+    """
+    stop = StopRequest()
+    stop_signals_to(stop)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` means it
+        signal.signal(signal.SIGHUP, stop.note)
+    try:
+        manifest = read_launch_manifest()
+    except Refusal as refusal:
+        _say(str(refusal))
+        return refusal.exit_code
+    folder = Path(os.environ[MANIFEST_VARIABLE]).parent
+    try:
+        adopt_run_lock(manifest.run, int(os.environ.pop(LOCK_VARIABLE)))
+    except (KeyError, ValueError) as error:
+        _say(f"the run is not locked by this process ({error}): start training with `el run PLAN`")
+        return ExitCode.USAGE
+    try:
+        outcomes = _launch(manifest, folder, stop, rank_module, patience)
+        _explain(outcomes)
+        return finish(manifest, outcomes)
+    except Refusal as refusal:
+        _say(str(refusal))
+        return refusal.exit_code
+    finally:
+        if folder.name.startswith(FOLDER_PREFIX):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _launch(
+    manifest: LaunchManifest, folder: Path, stop: StopRequest, rank_module: str, patience: float
+) -> tuple[RankOutcome, ...]:
+    try:
+        from explicit_learning.launch.agent import launch
+
+        return launch(manifest, folder, stop=stop, say=_say, rank_module=rank_module, patience=patience)
+    except Exception as error:  # the run's end must be recorded, whatever the agent raised
+        logging.getLogger(__name__).exception("the launcher failed")
+        return (failed(error),) * manifest.plan.hardware.world_size
+
+
+def _explain(outcomes: tuple[RankOutcome, ...]) -> None:
+    """Show what the ranks said, each thing once."""
+    by_message: dict[str, list[str]] = {}
+    for rank, outcome in enumerate(outcomes):
+        if outcome.message:
+            by_message.setdefault(outcome.message, []).append(str(rank))
+    for message, ranks in by_message.items():
+        _say(f"rank {', '.join(ranks)}: {message}")
+
+
+def _say(text: str) -> None:
+    """Write a line for whoever still listens: the run does not end because nobody does."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)

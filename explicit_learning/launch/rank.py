@@ -1,0 +1,158 @@
+"""The shell of every rank: ``python -m explicit_learning.launch.rank``.
+
+Around the training backend stands what has nothing to do with training, and must hold when training goes wrong: stop
+signals only set a flag, output goes to the rank's log, the process dies with its launcher, and whatever happens leaves
+an outcome. The order matters: signals first (they were held back since before the process started), then the parent,
+then the log, and torch last.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import io
+import os
+import sys
+import time
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from explicit_learning.errors import ExitCode, Fault, Refusal
+from explicit_learning.launch.context import RankContext
+from explicit_learning.launch.failures import failed
+from explicit_learning.launch.manifest import MANIFEST_VARIABLE, LaunchManifest, read_launch_manifest
+from explicit_learning.launch.outcome import RankOutcome, write_outcome
+from explicit_learning.launch.signals import StopRequest, die_with_parent, stop_signals_to
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TextIO
+
+    from _typeshed import ReadableBuffer
+
+__all__ = ["LAUNCHER_VARIABLE", "log_path", "run_rank"]
+
+LAUNCHER_VARIABLE = "EXPLICIT_LAUNCHER_PID"
+
+
+def run_rank(train: Callable[[RankContext], RankOutcome]) -> int:
+    """Be a rank: set the process up, train, leave an outcome.
+
+    Returns:
+        The process's exit code. A failed rank does not return: its interpreter's clean-up could wait for ever for ranks
+        that are gone.
+    """
+    stop = StopRequest()
+    stop_signals_to(stop)
+    try:
+        manifest = read_launch_manifest()
+        die_with_parent(int(os.environ[LAUNCHER_VARIABLE]))
+        rank = int(os.environ["RANK"])
+    except (Refusal, KeyError, ValueError, OSError) as error:
+        print(f"this rank was not started by `el run`: {error}", file=sys.stderr)
+        return int(ExitCode.USAGE)
+    folder = Path(os.environ[MANIFEST_VARIABLE]).parent
+    try:
+        context = _set_up(manifest, rank, stop)
+        outcome = train(context)
+        if outcome.status != "failed":
+            _leave_process_group()
+        write_outcome(folder, rank, outcome)
+    except BaseException as error:  # noqa: BLE001 - whatever ends a rank must reach the launcher
+        traceback.print_exc()
+        outcome = failed(error)
+        with suppress(OSError):
+            write_outcome(folder, rank, outcome)
+    if outcome.status == "failed":
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(int(outcome.code))
+    return int(ExitCode.DONE)
+
+
+def log_path(run: Path, rank: int) -> Path:
+    """Return a rank's log file in a run directory."""
+    return run / "logs" / f"rank-{rank}.log"
+
+
+def _set_up(manifest: LaunchManifest, rank: int, stop: StopRequest) -> RankContext:
+    log = log_path(manifest.run, rank)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    console = _redirect(log)
+    world_size = int(os.environ["WORLD_SIZE"])
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    print(f"=== launch {manifest.launch_id} · rank {rank} of {world_size} · pid {os.getpid()} · {now}", file=sys.stderr)
+    if world_size != manifest.plan.hardware.world_size:
+        raise Refusal(
+            Fault(
+                gate="launch",
+                pointer="/hardware/world_size",
+                found=f"WORLD_SIZE {world_size}",
+                expected=str(manifest.plan.hardware.world_size),
+                fix="launch with `el run PLAN`, which starts as many ranks as the plan says",
+            )
+        )
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr)
+        if rank == 0:
+            print(text, file=console)
+
+    return RankContext(
+        manifest=manifest,
+        rank=rank,
+        local_rank=int(os.environ["LOCAL_RANK"]),
+        world_size=world_size,
+        stop=stop,
+        say=say,
+        console=console if rank == 0 else sys.stderr,
+    )
+
+
+def _redirect(log: Path) -> TextIO:
+    """Send output, native libraries' too, to the end of a log file, and return what standard error was."""
+    console = io.TextIOWrapper(io.BufferedWriter(_Console(os.dup(2), "wb")), encoding="utf-8", line_buffering=True)
+    for path, flags, targets in (
+        (os.devnull, os.O_RDONLY, (0,)),
+        (log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, (1, 2)),
+    ):
+        handle = os.open(path, flags, 0o644)
+        for target in targets:
+            os.dup2(handle, target)
+        os.close(handle)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, errors="backslashreplace")
+    faulthandler.enable()
+    return console
+
+
+class _Console(io.FileIO):
+    """A terminal that may go away: training must not end because nobody watches any more."""
+
+    def write(self, data: ReadableBuffer) -> int:
+        try:
+            return super().write(data) or 0
+        except OSError:
+            return memoryview(data).nbytes
+
+
+def _leave_process_group() -> None:
+    """End torch's process group, if training began one: torch warns, and NCCL may hang, when it is left standing."""
+    if "torch" in sys.modules:
+        import torch.distributed as dist
+
+        if dist.is_available() and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _train(context: RankContext) -> RankOutcome:
+    from explicit_learning.training.backend import run
+
+    return run(context)
+
+
+if __name__ == "__main__":
+    sys.exit(run_rank(_train))
