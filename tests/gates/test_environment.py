@@ -1,0 +1,176 @@
+"""The environment gate, on the environment that the tests themselves run in."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from importlib.metadata import distribution
+from typing import TYPE_CHECKING
+
+import pytest
+
+from explicit_learning.errors import ExitCode, exit_code_of
+from explicit_learning.gates.environment import check_environment, installed_packages, nearest_lock
+from explicit_learning.lock import expected_packages, read_lock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+INICONFIG = next(package for package in read_lock(nearest_lock()).packages if package.name == "iniconfig")
+
+
+def edited(folder: Path, old: str, new: str) -> Path:
+    """Return a copy of this environment's lock with one thing changed."""
+    text = nearest_lock().read_text()
+    assert old in text
+    path = folder / "edited.lock"
+    path.write_text(text.replace(old, new, 1))
+    return path
+
+
+def lock_of(folder: Path, line: str) -> Path:
+    """Write a lock with this environment's head and one package."""
+    head = nearest_lock().read_text().partition("# ///\n")[0]
+    path = folder / "small.lock"
+    path.write_text(f"{head}# ///\n{line}\n")
+    return path
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> tuple[Path, Path]:
+    """A lock of one package, and a folder with a copy of that package as it is installed here."""
+    hashes = " ".join(f"--hash={digest}" for digest in INICONFIG.hashes)
+    lock = lock_of(tmp_path, f"iniconfig=={INICONFIG.version} {hashes}")
+    site = tmp_path / "site"
+    for file in distribution("iniconfig").files or ():
+        target = site / file
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file.locate(), target)
+    return lock, site
+
+
+def test_this_environment_is_its_lock() -> None:
+    assert check_environment(nearest_lock()) == []
+
+
+def test_it_takes_milliseconds() -> None:
+    check_environment(nearest_lock())
+    begun = time.process_time()
+    check_environment(nearest_lock())
+    assert time.process_time() - begun < 0.05  # about 0.015 s here
+
+
+def test_missing(tmp_path: Path) -> None:
+    line = f"left-pad==1.0 --hash=sha256:{'0' * 64}\n"
+    (fault,) = check_environment(edited(tmp_path, "iniconfig==", line + "iniconfig=="))
+    assert (fault.gate, fault.pointer) == ("environment", "left-pad")
+    assert (fault.found, fault.expected) == ("left-pad is not installed", "left-pad 1.0")
+    assert "make -s env" in fault.fix
+
+
+def test_other_version(tmp_path: Path) -> None:
+    (fault,) = check_environment(edited(tmp_path, f"iniconfig=={INICONFIG.version}", "iniconfig==0.1"))
+    assert (fault.found, fault.expected) == (f"iniconfig {INICONFIG.version}", "iniconfig 0.1")
+
+
+def test_extra(tmp_path: Path) -> None:
+    never = f"iniconfig=={INICONFIG.version} ; sys_platform == 'win32' "
+    (fault,) = check_environment(edited(tmp_path, f"iniconfig=={INICONFIG.version} ", never))
+    assert fault.pointer == "iniconfig"
+    assert fault.found.startswith(f"iniconfig {INICONFIG.version} (")
+    assert fault.expected == "no iniconfig: the lock does not name it"
+    assert "uninstall" in fault.fix
+
+
+def test_all_at_once_and_with_their_code(tmp_path: Path) -> None:
+    path = edited(tmp_path, f"iniconfig=={INICONFIG.version}", f"left-pad==1 --hash=sha256:{'0' * 64}\niniconfig==0.1")
+    faults = check_environment(path)
+    assert [fault.pointer for fault in faults] == ["left-pad", "iniconfig"]
+    assert exit_code_of(faults) is ExitCode.ENVIRONMENT == 78
+
+
+def test_other_interpreter(tmp_path: Path) -> None:
+    (fault,) = check_environment(edited(tmp_path, 'python = ["3.11", "3.12"]', 'python = ["3.7"]'))
+    assert (fault.pointer, fault.expected) == ("python", "one of 3.7")
+
+
+def test_many_are_told_together(tmp_path: Path) -> None:
+    (fault,) = check_environment(nearest_lock(), search_path=[str(tmp_path)])
+    count = len(expected_packages(read_lock(nearest_lock())))
+    assert fault.expected == f"{count} more packages"
+    assert fault.found.endswith(f" and {count - 12} more")
+
+
+def test_user_site_and_pythonpath_count(small: tuple[Path, Path], tmp_path: Path) -> None:
+    lock, site = small
+    (tmp_path / "user" / "Left_Pad-2.0.dist-info").mkdir(parents=True)
+    (tmp_path / "user" / "old_egg-1.5-py3.11.egg-info").mkdir()
+    search_path = [str(tmp_path / "user"), str(site)]
+    assert [(package.name, package.version) for package in installed_packages(search_path)] == [
+        ("left-pad", "2.0"),
+        ("old-egg", "1.5"),
+        ("iniconfig", INICONFIG.version),
+    ]
+    assert [fault.pointer for fault in check_environment(lock, search_path=search_path)] == ["left-pad", "old-egg"]
+
+
+def test_two_versions_of_one_package(small: tuple[Path, Path], tmp_path: Path) -> None:
+    lock, site = small
+    (tmp_path / "user" / "iniconfig-0.1.dist-info").mkdir(parents=True)
+    (fault,) = check_environment(lock, search_path=[str(tmp_path / "user"), str(site)])
+    assert fault.found == f"iniconfig 0.1 and {INICONFIG.version}"
+
+
+def test_the_program_itself_and_pip_are_no_extras(small: tuple[Path, Path]) -> None:
+    lock, site = small
+    (site / "explicit_learning-0.1.0.dist-info").mkdir()
+    (site / "explicit_learning.egg-info").mkdir()
+    (site / "pip-23.0.dist-info").mkdir()
+    assert check_environment(lock, search_path=[str(site)]) == []
+
+
+@pytest.mark.parametrize("version", ["2.3.0", "2.3+local.1", "2.3+local_1"])
+def test_versions_compare_by_meaning(tmp_path: Path, version: str) -> None:
+    locked = "2.3" if version == "2.3.0" else "2.3+local.1"
+    lock = lock_of(tmp_path, f"name=={locked} --hash=sha256:{'0' * 64}")
+    (tmp_path / "site" / f"name-{version}.dist-info").mkdir(parents=True)
+    assert check_environment(lock, search_path=[str(tmp_path / "site")]) == []
+
+
+def test_deep_passes_on_a_whole_package(small: tuple[Path, Path]) -> None:
+    lock, site = small
+    assert check_environment(lock, deep=True, search_path=[str(site)]) == []
+
+
+def test_deep_finds_one_changed_byte(small: tuple[Path, Path]) -> None:
+    lock, site = small
+    module = site / "iniconfig" / "__init__.py"
+    data = module.read_bytes()
+    module.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    (fault,) = check_environment(lock, deep=True, search_path=[str(site)])
+    assert fault.found.startswith(f"{module}: sha256=")
+    assert fault.found != f"{module}: {fault.expected}"
+    assert check_environment(lock, search_path=[str(site)]) == []
+
+
+def test_deep_finds_a_removed_file(small: tuple[Path, Path]) -> None:
+    lock, site = small
+    (site / "iniconfig" / "__init__.py").unlink()
+    (fault,) = check_environment(lock, deep=True, search_path=[str(site)])
+    assert fault.found == f"{site / 'iniconfig' / '__init__.py'}: missing"
+
+
+@pytest.mark.parametrize("record", [None, b"only one column\n", b"\xff\xfe,sha256=x,1\n"])
+def test_deep_says_so_where_there_is_no_record(small: tuple[Path, Path], record: bytes | None) -> None:
+    lock, site = small
+    path = site / f"iniconfig-{INICONFIG.version}.dist-info" / "RECORD"
+    path.unlink()
+    if record is not None:
+        path.write_bytes(record)
+    (fault,) = check_environment(lock, deep=True, search_path=[str(site)])
+    assert "no readable RECORD" in fault.found
+
+
+@pytest.mark.slow
+def test_deep_passes_on_this_environment() -> None:
+    assert check_environment(nearest_lock(), deep=True) == []
