@@ -1,0 +1,191 @@
+"""A data set as a whole: what the gate checks, and what ranks read.
+
+The gate looks at every byte once: rows files and images against the manifest, rows against their rules, groups against
+each other. A rank that has compared the manifest's hash with the plan's may then read rows without looking at images.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from explicit_learning.data.assets import check_assets
+from explicit_learning.data.collect import FaultCollector
+from explicit_learning.data.group_rules import (
+    check_leakage,
+    check_sft_against_slots,
+    check_sft_groups,
+    check_slot_groups,
+)
+from explicit_learning.data.manifest import DatasetManifest, load_dataset_manifest
+from explicit_learning.data.reading import stream_sft, stream_slots
+from explicit_learning.data.references import check_references
+from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
+from explicit_learning.files.hashing import hash_files
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from explicit_learning.data.group_rules import Located
+    from explicit_learning.data.rows import SftRow, SlotRow
+
+__all__ = ["CheckedDataset", "DatasetManifest", "check_dataset", "load_dataset", "load_dataset_manifest"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedDataset:
+    """What a check found: the typed rows that have the right form, and all faults.
+
+    Attributes:
+        manifest: The manifest; ``None`` where it was refused itself.
+        slots: Rows of the slots files, in file order, which means nothing.
+        sft: Rows of the SFT files, of every arm.
+        evaluation: Rows of the evaluation files.
+        faults: Everything that is wrong; empty for a good data set.
+    """
+
+    manifest: DatasetManifest | None
+    slots: tuple[SlotRow, ...] = ()
+    sft: tuple[SftRow, ...] = ()
+    evaluation: tuple[SlotRow, ...] = ()
+    faults: tuple[Fault, ...] = ()
+
+
+def check_dataset(
+    manifest_path: Path, *, asset_root: Path | None = None, images: bool = True, gate: str = "data"
+) -> CheckedDataset:
+    """Check a data set, and read it. Never raises for bad data: all of it becomes faults.
+
+    Args:
+        manifest_path: The dataset manifest.
+        asset_root: Where the images lie; the manifest's own asset root by default.
+        images: Whether to look at the image files too; ranks do not.
+        gate: Name of the check, for the faults.
+    """
+    try:
+        manifest = load_dataset_manifest(manifest_path, gate=gate)
+    except Refusal as refusal:
+        return CheckedDataset(manifest=None, faults=refusal.faults)
+    faults = FaultCollector(gate)
+    _check_files(manifest, faults)
+    rows = _read_files(manifest, faults)
+    check_slot_groups(rows.slots, faults)
+    check_sft_groups(rows.sft, faults)
+    check_sft_against_slots(rows.sft, rows.slots, faults)
+    check_slot_groups(rows.evaluation, faults)
+    check_leakage([*rows.slots, *rows.sft], rows.evaluation, faults)
+    _check_counts(manifest, rows, faults)
+    check_references([*rows.slots, *rows.sft, *rows.evaluation], manifest, faults)
+    if images:
+        check_assets(asset_root or manifest.asset_root, manifest.images, str(manifest.path), faults)
+    return CheckedDataset(
+        manifest=manifest,
+        slots=tuple(located.row for located in rows.slots),
+        sft=tuple(located.row for located in rows.sft),
+        evaluation=tuple(located.row for located in rows.evaluation),
+        faults=tuple(faults.faults()),
+    )
+
+
+def load_dataset(manifest_path: Path, *, sha256: str, gate: str = "data") -> CheckedDataset:
+    """Read the rows of a data set whose identity a gate has checked; images are not looked at.
+
+    Raises:
+        Refusal: If the manifest is another one than ``sha256`` says, or a rows file is not as the manifest says.
+    """
+    manifest = load_dataset_manifest(manifest_path, gate=gate)
+    if manifest.sha256 != sha256:
+        raise Refusal(
+            Fault(
+                gate=gate,
+                file=str(manifest_path),
+                found=f"a data set of identity {manifest.sha256}",
+                expected=sha256,
+                fix="restore the data set that the plan was frozen with, or freeze the plan anew",
+            )
+        )
+    dataset = check_dataset(manifest_path, images=False, gate=gate)
+    if dataset.faults:
+        raise Refusal(dataset.faults)
+    return dataset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """All rows of the right form, and how many each file has."""
+
+    slots: list[Located[SlotRow]]
+    sft: list[Located[SftRow]]
+    evaluation: list[Located[SlotRow]]
+    per_file: list[int]
+
+
+def _read_files(manifest: DatasetManifest, faults: FaultCollector) -> _Rows:
+    rows = _Rows(slots=[], sft=[], evaluation=[], per_file=[])
+    for entry in manifest.files:
+        path = manifest.path.parent / entry.path
+        before = len(rows.slots) + len(rows.sft) + len(rows.evaluation)
+        if entry.kind == "sft":
+            rows.sft.extend(stream_sft(path, faults))
+        elif entry.kind == "slots":
+            rows.slots.extend(stream_slots(path, faults))
+        else:
+            rows.evaluation.extend(stream_slots(path, faults, split="evaluation"))
+        rows.per_file.append(len(rows.slots) + len(rows.sft) + len(rows.evaluation) - before)
+    return rows
+
+
+def _check_files(manifest: DatasetManifest, faults: FaultCollector) -> None:
+    """Report rows files that are not the listed bytes. A missing one is reported when it is read."""
+    paths = {entry.path: manifest.path.parent / entry.path for entry in manifest.files}
+    present = {name: path for name, path in paths.items() if path.is_file()}
+    try:
+        hashes = hash_files(present.values(), progress_label="hashing rows")
+    except OSError as error:
+        name = str(error.filename)
+        found, expected = f"cannot be read: {error.strerror or error}", "readable rows files"
+        fix = "check the file's permissions and the disk it lies on"
+        faults.add(Fault(gate=faults.gate, file=name, found=found, expected=expected, fix=fix, exit_code=ExitCode.IO))
+        return
+    for index, entry in enumerate(manifest.files):
+        digest = hashes.get(paths[entry.path], entry.sha256)
+        if digest != entry.sha256:
+            faults.report(
+                file=str(manifest.path),
+                pointer=f"/files/{index}/sha256",
+                found=f"{found_text(entry.path)} is changed: sha256 {digest}",
+                expected=f"sha256 {entry.sha256}, as listed",
+                fix="restore the file, or make the manifest anew (it is then another data set)",
+            )
+        elif entry.path in present and paths[entry.path].stat().st_size != entry.bytes:
+            faults.report(
+                file=str(manifest.path),
+                pointer=f"/files/{index}/bytes",
+                found=f"{entry.bytes:,} for {found_text(entry.path)}",
+                expected=f"{paths[entry.path].stat().st_size:,}",
+                fix="make the manifest anew",
+            )
+
+
+def _check_counts(manifest: DatasetManifest, rows: _Rows, faults: FaultCollector) -> None:
+    listed = manifest.counts
+    counted = [
+        (f"/files/{index}/rows", entry.rows, found)
+        for index, (entry, found) in enumerate(zip(manifest.files, rows.per_file, strict=True))
+    ]
+    counted += [
+        ("/counts/slots", listed.slots, len(rows.slots)),
+        ("/counts/groups", listed.groups, len({located.row.group_id for located in rows.slots})),
+        ("/counts/sft_rows", listed.sft_rows, len(rows.sft)),
+        ("/counts/evaluation_rows", listed.evaluation_rows, len(rows.evaluation)),
+        ("/counts/images", listed.images, len(manifest.images)),
+    ]
+    for pointer, count, found in counted:
+        if count != found:
+            faults.report(
+                file=str(manifest.path),
+                pointer=pointer,
+                found=f"{count}, but there are {found} of the right form",
+                expected=str(found),
+                fix="mend the rows, or make the manifest anew",
+            )

@@ -1,0 +1,137 @@
+"""What an image file says of itself, read without decoding a pixel.
+
+The size decides how many image tokens a prompt has, and whether evidence boxes fit, so it must be the size that is
+shown: after EXIF rotation. A file that would unpack into gigabytes, that is no image, or that ends early is refused
+here, hours before a worker would meet it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from explicit_learning.errors import found_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from PIL.Image import Image
+
+    from explicit_learning.data.asset_paths import Problem
+
+__all__ = ["FORMATS", "MAX_PIXELS", "bombs_are_errors", "header_problem", "open_image"]
+
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
+# 8,000 by 8,000: more than any processor keeps, and 256 MB when unpacked.
+MAX_PIXELS = 64_000_000
+
+_SWAPPED_ORIENTATIONS = frozenset({5, 6, 7, 8})
+_ORIENTATION_TAG = 0x0112
+_METADATA_CHUNKS = frozenset({b"eXIf", b"iTXt", b"zTXt", b"tEXt"})
+_TAIL_BYTES = 1 << 16
+
+
+@contextmanager
+def bombs_are_errors() -> Iterator[None]:
+    """Turn Pillow's warning about large images into an error; process-wide, so enter it before threads start."""
+    from PIL import Image
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield
+
+
+def open_image(path: Path) -> Image:
+    """Open an image of a permitted format and size; no pixel is decoded. Enter `bombs_are_errors` around it.
+
+    Raises:
+        ValueError: If it has more than `MAX_PIXELS` pixels.
+        OSError: If it cannot be read, or is no image of `FORMATS`.
+        Exception: Whatever else Pillow raises on a broken header.
+    """
+    from PIL import Image
+
+    try:
+        image = Image.open(path, formats=FORMATS)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise ValueError(f"more than {MAX_PIXELS:,} pixels") from None
+    if image.width * image.height > MAX_PIXELS:
+        pixels = image.width * image.height
+        image.close()
+        raise ValueError(f"{pixels:,} pixels")
+    return image
+
+
+def header_problem(path: Path, name: str, width: int, height: int) -> Problem | None:
+    """Return what is wrong with an image file, or ``None``.
+
+    Args:
+        path: The file.
+        name: What to call it in the answer.
+        width: The width it must have after EXIF rotation, in pixels.
+        height: The height likewise.
+    """
+    from PIL import UnidentifiedImageError
+
+    label = found_text(name)
+    try:
+        with open_image(path) as image:
+            shown = _shown_size(path, image)
+            whole = _is_whole(path, image)
+    except UnidentifiedImageError:
+        expected = f"an image of one of the formats {', '.join(FORMATS)}"
+        return f"{label}: not such an image", expected, "replace or convert the file"
+    except ValueError as error:
+        expected = f"at most {MAX_PIXELS:,} pixels"
+        return f"{label}: {error}", expected, "scale the image down: a processor would do it anyway"
+    except Exception as error:  # noqa: BLE001 - a broken header makes Pillow raise anything, SyntaxError included
+        return f"{label}: broken: {error}", "a whole image", "restore the file"
+    if not whole:
+        return f"{label}: the file ends before the image does", "a whole image", "restore the file"
+    if shown != (width, height):
+        found = f"{label}: {shown[0]} by {shown[1]} pixels after EXIF rotation"
+        return found, f"{width} by {height} pixels, as listed", "correct the listed size, or restore the image"
+    return None
+
+
+def _shown_size(path: Path, image: Image) -> tuple[int, int]:
+    """Return (width, height) after EXIF rotation."""
+    from PIL import Image as Images
+
+    # A PNG may have its EXIF block behind the pixels; Pillow's own getexif for PNG decodes them all to look.
+    if image.format == "PNG" and "exif" not in image.info and _has_late_metadata(path):
+        image.load()
+    orientation = Images.Image.getexif(image).get(_ORIENTATION_TAG, 1)
+    return (image.height, image.width) if orientation in _SWAPPED_ORIENTATIONS else image.size
+
+
+def _has_late_metadata(path: Path) -> bool:
+    """Return whether a PNG has a chunk behind its pixels that could hold an orientation."""
+    pixels_seen = False
+    with path.open("rb") as stream:
+        stream.seek(8)
+        while len(head := stream.read(8)) == 8:  # noqa: PLR2004 - four bytes of length, four of type
+            kind = head[4:]
+            pixels_seen = pixels_seen or kind == b"IDAT"
+            if pixels_seen and kind in _METADATA_CHUNKS:
+                return True
+            stream.seek(int.from_bytes(head[:4], "big") + 4, 1)
+    return False
+
+
+def _is_whole(path: Path, image: Image) -> bool:
+    """Return whether the file has the end that its format asks for."""
+    with path.open("rb") as stream:
+        size = stream.seek(0, 2)
+        stream.seek(max(0, size - _TAIL_BYTES))
+        tail = stream.read()
+        if image.format == "PNG":
+            return b"IEND\xae\x42\x60\x82" in tail
+        if image.format == "JPEG":
+            return b"\xff\xd9" in tail
+        if image.format == "WEBP":
+            stream.seek(4)
+            return int.from_bytes(stream.read(4), "little") + 8 <= size
+    return True
