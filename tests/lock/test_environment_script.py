@@ -1,0 +1,157 @@
+"""tools/environment.sh: one environment per lock and Python, made whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from explicit_learning.files.resources import ROOT
+
+LOCK = "environment.cpu.lock"
+BASE_PYTHON = str(Path(sys.executable).resolve())
+HASH = hashlib.sha256((ROOT / LOCK).read_bytes()).hexdigest()[:12]
+ENVIRONMENT = f"env-{HASH}-py{sys.version_info.major}.{sys.version_info.minor}"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """What the script needs of a checkout, in a folder whose name is awkward."""
+    root = tmp_path / "a clone, für mich"
+    (root / "tools").mkdir(parents=True)
+    for name in ("tools/environment.sh", LOCK, "lint.lock"):
+        shutil.copy(ROOT / name, root / name)
+    return root
+
+
+def start(root: Path, cache: Path, **variables: str) -> subprocess.Popen[str]:
+    environment = {"EXPLICIT_PYTHON": BASE_PYTHON, **os.environ, "EXPLICIT_ENV_CACHE": str(cache), **variables}
+    return subprocess.Popen(
+        [shutil.which("bash") or "bash", str(root / "tools" / "environment.sh")],
+        env=environment,
+        cwd="/",
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=540)
+    return process.returncode, out, err
+
+
+def only(folder: Path, *names: str) -> str:
+    """Return a PATH that holds nothing but these programs."""
+    folder.mkdir()
+    for name in names:
+        found = shutil.which(name)
+        assert found
+        (folder / name).symlink_to(found)
+    return str(folder)
+
+
+def test_a_made_environment_is_found_at_once(checkout: Path, tmp_path: Path) -> None:
+    python = tmp_path / "a cache" / "explicit-learning" / ENVIRONMENT / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    begun = time.monotonic()
+    assert finish(start(checkout, tmp_path / "a cache")) == (0, f"{python}\n", "")
+    assert time.monotonic() - begun < 2  # 0.1 s alone on a machine
+
+
+def test_no_python_is_refused(checkout: Path, tmp_path: Path) -> None:
+    path = only(tmp_path / "bin", "dirname", "basename", "sha256sum", "mkdir", "cat")
+    code, out, err = finish(start(checkout, tmp_path / "cache", PATH=path, EXPLICIT_PYTHON=""))
+    assert (code, out) == (78, "")
+    assert "expected: Python 3.11 or 3.12" in err
+    assert "apt-get install python3 python3-venv" in err
+
+
+def test_a_python_without_venv_names_the_package(checkout: Path, tmp_path: Path) -> None:
+    """Debian ships ensurepip apart from Python; this interpreter's own is hidden here the same way."""
+    bare = tmp_path / "python-without-ensurepip"
+    hidden = "import sys; sys.modules['ensurepip'] = None"
+    program = f'#!/bin/sh\nshift 3\nexec {BASE_PYTHON} -I -S -c "{hidden}\n$1"\n'
+    bare.write_text(program)
+    bare.chmod(0o755)
+    path = only(tmp_path / "bin", "dirname", "basename", "sha256sum", "mkdir", "cat")
+    code, out, err = finish(start(checkout, tmp_path / "cache", PATH=path, EXPLICIT_PYTHON=str(bare)))
+    assert (code, out) == (78, "")
+    assert f"apt-get install python{sys.version_info.major}.{sys.version_info.minor}-venv" in err
+
+
+@pytest.mark.slow
+def test_an_unreachable_index_leaves_nothing(checkout: Path, tmp_path: Path) -> None:
+    """Proxies that nobody listens at stand for a machine without a network."""
+    dead = "http://127.0.0.1:9"  # the discard port
+    variables = {
+        "PIP_INDEX_URL": f"{dead}/simple",
+        "PIP_RETRIES": "0",
+        "PIP_NO_CACHE_DIR": "1",
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_FIND_LINKS": "",
+    }
+    code, out, err = finish(start(checkout, tmp_path / "cache", **variables))
+    assert (code, out) == (78, "")
+    assert "pip could not install uv" in err
+    assert "check the network" in err
+    assert [path.name for path in (tmp_path / "cache" / "explicit-learning").iterdir()] == [f"{ENVIRONMENT}.guard"]
+
+
+@pytest.mark.slow
+def test_made_once_for_two_and_whole_after_a_kill(checkout: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "ein Cache"
+    folder = cache / "explicit-learning"
+    # Settings that would install something else, somewhere else.
+    odd = {"PIP_TARGET": str(tmp_path / "x"), "PIP_USER": "1", "PYTHONPATH": str(tmp_path), "UV_NO_BINARY": "1"}
+
+    killed = start(checkout, cache)
+    while not (folder / f"{ENVIRONMENT}.making").exists():
+        assert killed.poll() is None
+        time.sleep(0.05)
+    time.sleep(1)
+    os.killpg(killed.pid, 9)
+    assert finish(killed)[0] == -9
+    assert not (folder / ENVIRONMENT).exists()
+
+    first, second = start(checkout, cache, **odd), start(checkout, cache, **odd)
+    python = folder / ENVIRONMENT / "bin" / "python"
+    results = finish(first), finish(second)
+    assert [(code, out) for code, out, _ in results] == [(0, f"{python}\n")] * 2
+    assert sorted("making the environment of" in err for _, _, err in results) == [False, True]
+    assert sorted(path.name for path in folder.iterdir()) == [ENVIRONMENT, f"{ENVIRONMENT}.guard"]
+
+    check = [python, ROOT / "entrypoint.py", "lock", "check", "--deep", "--lock", ROOT / LOCK]
+    assert subprocess.run(check, cwd=tmp_path, env={"PATH": os.environ["PATH"]}, check=False).returncode == 0
+    script = subprocess.run([python.parent / "pytest", "--version"], capture_output=True, text=True, check=True)
+    assert script.stdout.startswith("pytest ")
+
+
+def test_el_keeps_the_callers_folder_and_words(tmp_path: Path) -> None:
+    """`bin/el`, through a link, in another folder, with the environment of these tests."""
+    link = tmp_path / "el"
+    link.symlink_to(ROOT / "bin" / "el")
+    python = tmp_path / "explicit-learning" / ENVIRONMENT / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    environment = {**os.environ, "EXPLICIT_ENV_CACHE": str(tmp_path), "EXPLICIT_PYTHON": BASE_PYTHON}
+    done = subprocess.run(
+        [link, "lock", "check", "--lock", "no such.lock"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 65
+    assert "no such.lock" in done.stderr
