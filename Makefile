@@ -29,6 +29,6 @@ lint: ## style, types, imports between modules, shell scripts, locks
 	"$$tools/ruff" check; \
 	"$$tools/ruff" format --check; \
 	"$$tools/mypy" --strict; \
-	"$$tools/lint-imports" --no-timing; \
+	"$$tools/lint-imports" --no-logo; \
 	"$$tools/shellcheck" bin/el tools/*.sh .ci/run; \
 	"$$python" entrypoint.py lock check
