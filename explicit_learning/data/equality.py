@@ -14,6 +14,7 @@ import unicodedata
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -88,6 +89,10 @@ def normalise(body: str, answer_type: AnswerType | str, choices: Sequence[Choice
     return _BRANCHES[branch](body)
 
 
+# Answers repeat, within a group and from one visit to the next: the forms of the latest ones are kept.
+_remember = lru_cache(maxsize=1 << 14)
+
+
 # --- text ---------------------------------------------------------------------------------------------------------
 
 _ARTICLES = frozenset({"a", "an", "the"})
@@ -98,6 +103,7 @@ _MARKS = frozenset(".,;:!?'\"`\u00a1\u00bf\u3001\u3002")
 _TYPED = {ord(dash): "-" for dash in "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"} | {0x2019: "'"}
 
 
+@_remember
 def _text(body: str) -> str | None:
     """Unicode NFKC, case-folded, white space as single blanks, outer punctuation and articles dropped.
 
@@ -157,6 +163,7 @@ def _choice(body: str, choices: Sequence[Choice]) -> str | None:
     return keys.pop() if len(keys) == 1 else None
 
 
+@_remember
 def _plain(text: str) -> str:
     folded = _fold(text)
     plain = "".join(_without_punctuation(folded, index) for index in range(len(folded)))
@@ -195,6 +202,7 @@ _DECIMAL = re.compile(rf"([+-]?) ?((?:{_GROUPED}|\d+)(?:\.\d+)?|\.\d+)(?:e([+-]?
 _FRACTION = re.compile(r"([+-]?) ?(\d+) ?/ ?(\d+)")
 
 
+@_remember
 def _number(body: str) -> str | None:
     """Return the value as an exact, reduced fraction: "7", "-1/2".
 

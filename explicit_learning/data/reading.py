@@ -33,7 +33,7 @@ Split = Literal["train", "evaluation"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Form(Generic[RowT]):
-    """What a kind of file holds: its schema, the field with a row's name, its split, and how rows are made and checked."""
+    """A kind of file: its schema, the field with a row's name, its split, and how rows are made and checked."""
 
     schema: str
     id_field: str
