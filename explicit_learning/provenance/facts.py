@@ -7,15 +7,16 @@ that a missing measurement is a refusal and not a silent null in a record that p
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from explicit_learning.errors import ExitCode, Fault, Refusal
+from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.schema import validate
 
 __all__ = ["LossTerm", "TrainingFacts"]
 
 GATE = "completion"
+DEFECT = "the trainer must fill explicit_learning.provenance.facts.TrainingFacts: report this as a defect"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,21 +106,9 @@ class TrainingFacts:
             Refusal: If it breaks the schema, with every fault and exit code 70: the program's own ranks wrote it.
         """
         if faults := validate(value, "training-facts", gate=GATE, file=source):
-            raise Refusal(_internal(fault) for fault in faults)
+            raise Refusal(replace(fault, fix=DEFECT, exit_code=ExitCode.INTERNAL) for fault in faults)
         known = dict(value)
         for name in ("unchanged_adapter_steps", "zero_gradient_steps", "log_history"):
             known[name] = tuple(known[name])
         known["loss_terms"] = {name: LossTerm(**term) for name, term in known["loss_terms"].items()}
         return cls(**known)
-
-
-def _internal(fault: Fault) -> Fault:
-    return Fault(
-        gate=fault.gate,
-        file=fault.file,
-        pointer=fault.pointer,
-        found=fault.found,
-        expected=fault.expected,
-        fix="the trainer must fill explicit_learning.provenance.facts.TrainingFacts: report this as a defect",
-        exit_code=ExitCode.INTERNAL,
-    )
