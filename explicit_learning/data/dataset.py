@@ -6,7 +6,7 @@ each other. A rank that has compared the manifest's hash with the plan's may the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from explicit_learning.data.assets import check_assets
@@ -40,7 +40,8 @@ class CheckedDataset:
         manifest: The manifest; ``None`` where it was refused itself.
         slots: Rows of the slots files, in file order, which means nothing.
         sft: Rows of the SFT files, of every arm.
-        evaluation: Rows of the evaluation files.
+        evaluation: Rows of the evaluation file.
+        record_kinds: For every SFT file, as the manifest names it, the arm that its rows are for.
         faults: Everything that is wrong; empty for a good data set.
     """
 
@@ -48,7 +49,12 @@ class CheckedDataset:
     slots: tuple[SlotRow, ...] = ()
     sft: tuple[SftRow, ...] = ()
     evaluation: tuple[SlotRow, ...] = ()
+    record_kinds: dict[str, str] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
+
+    def certificates(self, record_kind: str) -> tuple[SftRow, ...]:
+        """Return the SFT rows for one arm, in file order."""
+        return tuple(row for row in self.sft if row.record_kind == record_kind)
 
 
 def check_dataset(
@@ -83,6 +89,7 @@ def check_dataset(
         slots=tuple(located.row for located in rows.slots),
         sft=tuple(located.row for located in rows.sft),
         evaluation=tuple(located.row for located in rows.evaluation),
+        record_kinds=rows.record_kinds,
         faults=tuple(faults.faults()),
     )
 
@@ -118,21 +125,45 @@ class _Rows:
     sft: list[Located[SftRow]]
     evaluation: list[Located[SlotRow]]
     per_file: list[int]
+    record_kinds: dict[str, str]
 
 
 def _read_files(manifest: DatasetManifest, faults: FaultCollector) -> _Rows:
-    rows = _Rows(slots=[], sft=[], evaluation=[], per_file=[])
+    rows = _Rows(slots=[], sft=[], evaluation=[], per_file=[], record_kinds={})
     for entry in manifest.files:
         path = manifest.path.parent / entry.path
         before = len(rows.slots) + len(rows.sft) + len(rows.evaluation)
         if entry.kind == "sft":
-            rows.sft.extend(stream_sft(path, faults))
+            certificates = list(stream_sft(path, faults))
+            _check_record_kinds(entry.path, certificates, rows.record_kinds, faults)
+            rows.sft.extend(certificates)
         elif entry.kind == "slots":
             rows.slots.extend(stream_slots(path, faults))
         else:
             rows.evaluation.extend(stream_slots(path, faults, split="evaluation"))
         rows.per_file.append(len(rows.slots) + len(rows.sft) + len(rows.evaluation) - before)
     return rows
+
+
+def _check_record_kinds(name: str, rows: list[Located[SftRow]], known: dict[str, str], faults: FaultCollector) -> None:
+    """Report SFT rows for another arm than their file's first one: an arm trains on one file, and on all of it."""
+    if not rows:
+        return
+    kind = rows[0].row.record_kind
+    for other, taken in known.items():
+        if taken == kind:
+            found, fix = f"{kind}, which {other} holds already", "join the two files"
+            faults.report(file=rows[0].where, pointer="/record_kind", found=found, expected="one file an arm", fix=fix)
+    known[name] = kind
+    for located in rows:
+        if located.row.record_kind != kind:
+            faults.report(
+                file=located.where,
+                pointer="/record_kind",
+                found=f"{located.row.record_kind} in a file of {kind}",
+                expected=kind,
+                fix="write the rows of each arm into a file of their own",
+            )
 
 
 def _check_files(manifest: DatasetManifest, faults: FaultCollector) -> None:

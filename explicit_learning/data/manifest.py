@@ -89,13 +89,15 @@ def load_dataset_manifest(path: Path, *, gate: str = "data") -> DatasetManifest:
     """Read a dataset manifest; nothing that it lists is looked at.
 
     Raises:
-        Refusal: If it is missing, no strict JSON, breaks its schema, or lists a path twice or an unsafe one.
+        Refusal: If it is missing, no strict JSON, breaks its schema, lists a path twice or an unsafe one, or has
+            two files of slots.
     """
     document = load_json(path, gate=gate, max_bytes=MAX_MANIFEST_BYTES)
     if not quick_check("dataset-manifest")(document):
         raise Refusal(validate(document, "dataset-manifest", gate=gate, file=str(path)))
     faults = FaultCollector(gate)
     _check_paths(document, str(path), faults)
+    _check_kinds(document, str(path), faults)
     if found := faults.faults():
         raise Refusal(found)
     return DatasetManifest(
@@ -126,3 +128,17 @@ def _check_paths(document: dict[str, Any], file: str, faults: FaultCollector) ->
         if problem:
             found, expected, fix = problem
             faults.report(file=file, pointer=pointer, found=found, expected=expected, fix=fix)
+
+
+def _check_kinds(document: dict[str, Any], file: str, faults: FaultCollector) -> None:
+    """Report a second file of slots or of evaluation rows: a plan names one of each."""
+    for kind in ("slots", "evaluation"):
+        indices = [index for index, entry in enumerate(document["files"]) if entry["kind"] == kind]
+        for index in indices[1:]:
+            faults.report(
+                file=file,
+                pointer=f"/files/{index}/kind",
+                found=f"a second file of kind {kind}",
+                expected="at most one",
+                fix="join the files",
+            )

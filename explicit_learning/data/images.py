@@ -1,0 +1,173 @@
+"""Images decoded on access: upright, RGB, eight bits, as the processor would see them.
+
+Decoding happens where an image is needed, in a loader's worker, so that starting a run reads no pixels. What a
+processor does to an image that is not RGB depends on the library and on the mode; here every mode becomes RGB first:
+EXIF rotation applied, palettes resolved, transparency dropped (the colours under it stay, as in transformers'
+``load_image``), CMYK converted, and 16-bit grey scaled by its high byte (Pillow alone would clip it to white).
+
+Slots repeat over generations and visits, so decoded images are kept: in memory up to a bound, and, where
+``EXPLICIT_IMAGE_CACHE_DIR`` names a folder, in files that several processes share. A file in it carries its own
+digest; one that was torn or changed is made again, so a cache can cost time but never changes a result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import OrderedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from explicit_learning.data.asset_paths import AssetFolder
+from explicit_learning.data.image_headers import bombs_are_errors, open_image
+from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
+from explicit_learning.files.atomic import write_bytes
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from explicit_learning.data.rows import ImageRef
+
+__all__ = ["CACHE_VARIABLE", "DEFAULT_CACHE_BYTES", "ImageStore", "decode_image"]
+
+CACHE_VARIABLE = "EXPLICIT_IMAGE_CACHE_DIR"
+DEFAULT_CACHE_BYTES = 256 * 1024 * 1024
+
+# Goes up with every change of what `decode_image` returns for the same file.
+_CACHE_VERSION = 1
+_DIGEST_BYTES = 32
+_CHANNELS = 3
+
+
+def decode_image(path: Path) -> Image:
+    """Decode a file to an upright RGB image.
+
+    Raises:
+        OSError: If it cannot be read, or is no whole image.
+        ValueError: If it has too many pixels.
+        Exception: Whatever else Pillow raises on a broken file.
+    """
+    from PIL import ImageOps
+
+    with bombs_are_errors(), open_image(path) as image:
+        upright = ImageOps.exif_transpose(image)
+    if upright.mode.startswith("I"):
+        # Pillow's point() on a 16-bit image takes a linear function only.
+        upright = upright.convert("I").point(lambda value: value * (1 / 256)).convert("L")
+    if upright.mode in {"P", "PA"}:
+        upright = upright.convert("RGBA")
+    return upright if upright.mode == "RGB" else upright.convert("RGB")
+
+
+class ImageStore:
+    """The images of a data set, decoded on access. One process uses it from one thread, as a loader's worker does."""
+
+    def __init__(self, root: Path, *, max_bytes: int = DEFAULT_CACHE_BYTES, cache_folder: Path | None = None) -> None:
+        """Take the asset root.
+
+        Args:
+            root: The asset root.
+            max_bytes: Bound on the decoded images kept in memory, in bytes.
+            cache_folder: Folder for decoded images; by default the one that ``EXPLICIT_IMAGE_CACHE_DIR`` names, if any.
+        """
+        self._root = root
+        self._folder = AssetFolder(root)
+        self._max_bytes = max_bytes
+        self._kept: OrderedDict[str, Image] = OrderedDict()
+        self._kept_bytes = 0
+        named = os.environ.get(CACHE_VARIABLE)
+        self._cache_folder = cache_folder or (Path(named) if named else None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the images behind when a worker is started."""
+        return self.__dict__ | {"_kept": OrderedDict(), "_kept_bytes": 0}
+
+    def load(self, image: ImageRef, *, row: str | None = None) -> Image:
+        """Return an image; do not write to it, it is kept.
+
+        Args:
+            image: Which image.
+            row: Name of the row that shows it, for the refusal.
+
+        Raises:
+            Refusal: If the file is missing, unsafe, or no whole image of the size that the row says.
+        """
+        kept = self._kept.get(image.sha256)
+        if kept is not None:
+            self._kept.move_to_end(image.sha256)
+            return kept
+        decoded = self._from_folder(image)
+        if decoded is None:
+            decoded = self._decode(image, row)
+            self._to_folder(image, decoded)
+        self._keep(image.sha256, decoded)
+        return decoded
+
+    def _decode(self, image: ImageRef, row: str | None) -> Image:
+        size = self._folder.size_or_problem(image.path)
+        if not isinstance(size, int):
+            raise self._refusal(image, row, size[0])
+        try:
+            decoded = decode_image(self._root / image.path)
+        except Exception as error:
+            raise self._refusal(image, row, f"corrupt: {error}") from error
+        if decoded.size != (image.width, image.height):
+            found = f"{decoded.width} by {decoded.height} pixels instead of {image.width} by {image.height}"
+            raise self._refusal(image, row, found)
+        return decoded
+
+    def _refusal(self, image: ImageRef, row: str | None, found: str) -> Refusal:
+        return Refusal(
+            Fault(
+                gate="data",
+                file=str(self._root / image.path),
+                found=f"{found} (image {image.image_index} of row {found_text(row)})" if row else found,
+                expected="the image that the data set's manifest lists",
+                fix="restore the file: it was whole when the gates checked it",
+                exit_code=ExitCode.IO,
+            )
+        )
+
+    def _keep(self, key: str, image: Image) -> None:
+        cost = image.width * image.height * _CHANNELS
+        if cost > self._max_bytes:
+            return
+        self._kept[key] = image
+        self._kept_bytes += cost
+        while self._kept_bytes > self._max_bytes:
+            _, oldest = self._kept.popitem(last=False)
+            self._kept_bytes -= oldest.width * oldest.height * _CHANNELS
+
+    def _cache_file(self, image: ImageRef) -> Path | None:
+        if self._cache_folder is None:
+            return None
+        return self._cache_folder / f"{image.sha256}.{image.width}x{image.height}.v{_CACHE_VERSION}.rgb"
+
+    def _from_folder(self, image: ImageRef) -> Image | None:
+        from PIL import Image as Images
+
+        file = self._cache_file(image)
+        try:
+            data = file.read_bytes() if file else b""
+        except OSError:
+            return None
+        pixels = data[_DIGEST_BYTES:]
+        if len(pixels) != image.width * image.height * _CHANNELS or _digest(pixels) != data[:_DIGEST_BYTES]:
+            return None
+        return Images.frombytes("RGB", (image.width, image.height), pixels)
+
+    def _to_folder(self, image: ImageRef, decoded: Image) -> None:
+        """Keep a decoded image for other processes; a full or read-only disk only costs the benefit."""
+        file = self._cache_file(image)
+        if file is None:
+            return
+        pixels = decoded.tobytes()
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(file, _digest(pixels) + pixels)
+        except OSError:
+            self._cache_folder = None
+
+
+def _digest(pixels: bytes) -> bytes:
+    return hashlib.sha256(pixels).digest()
