@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.arms import ARMS
-from explicit_learning.data.dataset import check_dataset
 from explicit_learning.data.prompt import load_system_prompt
 from explicit_learning.errors import Fault, Refusal
 from explicit_learning.files.hashing import sha256_file
+from explicit_learning.gates.data import check_data, image_tokens_per_row
 from explicit_learning.gates.disk import check_disk, estimate_run_bytes
 from explicit_learning.gates.environment import check_environment
 from explicit_learning.gates.hardware import check_hardware
@@ -40,6 +38,7 @@ from explicit_learning.plan.model import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 __all__ = ["Checked", "check_plan"]
 
@@ -100,18 +99,20 @@ class _Gates:
             (("model",), self._model),
             (("initial_adapter",), self._adapter),
             (("prompt",), self._prompt),
-            (("arm", "data"), self._data),
             (("hardware",), self._hardware),
-            (("hardware", "optimisation", "generation"), self._shm),
+            (("data",), self._data),
             (("frozen_config_sha256",), self._output),
             (("arm", "model", "lora", "optimisation", "hardware", "generation", "objective"), self._disk),
         )
         for groups, gate in gates:
-            if all(self.document.group_is_sound(group) and group in self.document.raw for group in groups):
+            if all(map(self._sound, groups)):
                 try:
                     yield from gate()
                 except Refusal as refusal:
                     yield from refusal.faults
+
+    def _sound(self, group: str) -> bool:
+        return self.document.group_is_sound(group) and group in self.document.raw
 
     def _group(self, name: str) -> dict[str, Any]:
         group: dict[str, Any] = self.document.raw[name]
@@ -141,12 +142,15 @@ class _Gates:
         return [Fault(gate="prompt", file=str(path), found=f"SHA-256 {found}", expected=expected, fix=fix)]
 
     def _data(self) -> list[Fault]:
-        return check_dataset(build(Data, self._group("data")), ARMS[self.document.raw["arm"]], base=self.base)
+        faults, checked = check_data(build(Data, self._group("data")), base=self.base, file=self.file)
+        if not faults and all(map(self._sound, ("hardware", "optimisation", "generation"))):
+            faults += self._shm(image_tokens_per_row(checked))
+        return faults
 
     def _hardware(self) -> list[Fault]:
         return check_hardware(build(Hardware, self._group("hardware")), file=self.file)
 
-    def _shm(self) -> list[Fault]:
+    def _shm(self, image_tokens: int) -> list[Fault]:
         hardware = build(Hardware, self._group("hardware"))
         optimisation = build(Optimisation, self._group("optimisation"))
         generation = self._group("generation")
@@ -156,7 +160,7 @@ class _Gates:
             prefetch=optimisation.dataloader_prefetch,
             rows_per_batch=optimisation.per_device_batch_size,
             tokens_per_row=generation["context_tokens"],
-            image_tokens_per_row=generation["max_prompt_tokens"],
+            image_tokens_per_row=min(image_tokens, generation["max_prompt_tokens"]),
         )
         return check_shm(required_shm_bytes(shape, hardware.accelerator), file=self.file)
 

@@ -9,15 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.errors import Refusal
+from explicit_learning.data.dataset import check_dataset
+from explicit_learning.data.slots import slot_manifest_sha256
+from explicit_learning.errors import Fault, Refusal
+from explicit_learning.files.jsonl import read_rows
 from explicit_learning.files.os_errors import write_fault
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from explicit_learning.arms import Arm
+    from explicit_learning.data.manifest import DatasetManifest, RowsFile
 
-__all__ = ["DraftData", "resolve_data", "write_digits"]
+__all__ = ["DraftData", "resolve_data", "training_file", "write_digits"]
 
 GATE = "data"
 
@@ -66,6 +70,56 @@ def resolve_data(named: dict[str, Any], arm: Arm, *, base: Path, out: Path, file
         file: The draft, for faults.
 
     Raises:
-        Refusal: With everything that is wrong with the dataset.
+        Refusal: With everything that is wrong with the dataset, or if it has no rows for the arm.
     """
-    raise NotImplementedError
+    if "digits" in named:
+        seed, size = named["digits"].get("seed", 0), named["digits"].get("size", "demo")
+        path = write_digits(out.resolve().parent / f"digits-{seed}-{size}", seed=seed, size=size)
+    else:
+        path = base / named["manifest"]
+    checked = check_dataset(path.resolve())
+    if checked.faults or checked.manifest is None:
+        raise Refusal(checked.faults)
+    manifest = checked.manifest
+    dataset = training_file(manifest, arm)
+    evaluation = _file_of_kind(manifest, "evaluation")
+    if dataset is None or evaluation is None:
+        raise Refusal(_missing_rows(manifest, arm, file, training=dataset is None))
+    return DraftData(
+        dataset=manifest.path.parent / dataset.path,
+        dataset_sha256=dataset.sha256,
+        asset_root=manifest.asset_root.resolve(),
+        manifest=manifest.path,
+        manifest_sha256=manifest.sha256,
+        slot_manifest_sha256=None if arm.is_sft else slot_manifest_sha256(checked.slots),
+        evaluation=manifest.path.parent / evaluation.path,
+        evaluation_sha256=evaluation.sha256,
+    )
+
+
+def training_file(manifest: DatasetManifest, arm: Arm) -> RowsFile | None:
+    """Return the file an arm trains on: the slots, or the SFT rows of the arm's own kind (its first row tells)."""
+    if not arm.is_sft:
+        return _file_of_kind(manifest, "slots")
+    for entry in manifest.files:
+        if entry.kind == "sft":
+            _, row = next(read_rows(manifest.path.parent / entry.path, gate=GATE))
+            if row["record_kind"] == arm.sft_rows:
+                return entry
+    return None
+
+
+def _file_of_kind(manifest: DatasetManifest, kind: str) -> RowsFile | None:
+    return next((entry for entry in manifest.files if entry.kind == kind), None)
+
+
+def _missing_rows(manifest: DatasetManifest, arm: Arm, file: str, *, training: bool) -> Fault:
+    wanted = (f"SFT rows of kind {arm.sft_rows}" if arm.is_sft else "slots") if training else "evaluation rows"
+    return Fault(
+        gate=GATE,
+        file=file,
+        pointer="/data",
+        found=f"{manifest.path} lists {', '.join(f'{entry.path} ({entry.kind})' for entry in manifest.files)}",
+        expected=f"a file with {wanted}, for the arm {arm.name}",
+        fix="add the file to the dataset and make its manifest anew, or name another dataset",
+    )

@@ -1,0 +1,108 @@
+"""`el run PLAN`, and `el PLAN`: check, launch, train, finalise; the same command again resumes."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from explicit_learning.cli.output import add_json_argument, answer
+from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.files.progress import say
+from explicit_learning.files.run_lock import hold_run
+from explicit_learning.gates.check import check_plan
+from explicit_learning.gates.image import image_identity
+from explicit_learning.gates.machine import measure_hardware
+from explicit_learning.gates.output import check_output
+from explicit_learning.launch.start import exec_into_launcher
+from explicit_learning.plan.rules import SMOKE_STOP_STEP
+from explicit_learning.provenance.code import code_identity
+from explicit_learning.provenance.lifecycle import prepare_run
+from explicit_learning.resume.checkpoints import step_of
+
+if TYPE_CHECKING:
+    import argparse
+
+    from explicit_learning.files.run_lock import RunLock
+    from explicit_learning.gates.check import Checked
+    from explicit_learning.plan.model import Plan
+
+__all__ = ["HELP", "NAME", "add_arguments", "default_run_folder", "run"]
+
+NAME = "run"
+HELP = "check, launch, train, finalise; the same command again resumes"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("plan", type=Path, metavar="PLAN", help="a frozen plan")
+    where = "run folder (default: $EXPLICIT_RUNS/RUN_ID, else runs/RUN_ID)"
+    parser.add_argument("--out", type=Path, metavar="DIR", help=where)
+    add_json_argument(parser)
+
+
+def default_run_folder(run_id: str) -> Path:
+    """Return where a run goes when nothing else is said."""
+    return Path(os.environ.get("EXPLICIT_RUNS") or "runs") / run_id
+
+
+def run(args: argparse.Namespace) -> ExitCode:
+    """Check everything, then become the launcher; return only if there is nothing to launch.
+
+    Raises:
+        Refusal: With every fault that the gates found.
+    """
+    say(f"checking {args.plan}")
+    checked = check_plan(args.plan, out=args.out)
+    plan = checked.document.plan
+    if plan is None:
+        raise Refusal(checked.faults)
+    folder = args.out or default_run_folder(plan.run_id)
+    if args.out is None:
+        checked = check_plan(args.plan, out=folder)
+    if checked.faults:
+        raise Refusal(checked.faults)
+    for warning in checked.document.warnings:
+        print(f"warning: {args.plan} {warning}", file=sys.stderr)
+    with hold_run(folder) as lock:
+        # Whoever held the lock a moment ago may have completed the run.
+        if faults := check_output(folder, frozen_config_sha256=plan.frozen_config_sha256):
+            raise Refusal(faults)
+        _launch(args.plan, plan, checked, folder, lock)
+    return answer([], as_json=args.json, run=str(folder))
+
+
+def _launch(path: Path, plan: Plan, checked: Checked, folder: Path, lock: RunLock) -> None:
+    """Prepare the run folder and become the launcher; returns if the run only had to be finalised."""
+    code = code_identity()
+    launch_id = secrets.token_hex(16)
+    prepared = prepare_run(
+        folder,
+        plan=plan,
+        plan_bytes=path.read_bytes(),
+        hardware=measure_hardware(),
+        image=image_identity(),
+        code=code,
+        launch_id=launch_id,
+    )
+    if prepared.action == "finalise":
+        return
+    resumed = step_of(prepared.checkpoint or "") or 0
+    stops = plan.run_mode == "smoke" and resumed < SMOKE_STOP_STEP
+    document = {
+        "plan": {name: value for name, value in checked.document.raw.items() if not name.startswith("$")},
+        "run_folder": str(folder.resolve()),
+        "paths": asdict(checked.paths),
+        "run_manifest_sha256": prepared.run_manifest_sha256,
+        "running_commit": code.commit,
+        "launch_id": launch_id,
+        "resume_checkpoint": prepared.checkpoint,
+        "report_to": [name for name in os.environ.get("EXPLICIT_REPORT_TO", "").split(",") if name],
+        "stop_at_step": SMOKE_STOP_STEP if stops else None,
+    }
+    how = "starting" if prepared.checkpoint is None else f"resuming from {prepared.checkpoint}"
+    say(f"{how} run {plan.run_id} ({plan.arm}, {plan.optimisation.max_steps} steps) in {folder}")
+    exec_into_launcher(document, plan, os.environ, lock=lock)

@@ -1,0 +1,90 @@
+"""The gate on data: the dataset is whole, and it is the one that was frozen, file by file and slot by slot."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from explicit_learning.data.dataset import check_dataset
+from explicit_learning.data.slots import slot_manifest_sha256
+from explicit_learning.errors import Fault
+from explicit_learning.files.hashing import sha256_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from explicit_learning.data.dataset import CheckedDataset
+    from explicit_learning.plan.model import Data
+
+__all__ = ["check_data", "image_tokens_per_row"]
+
+GATE = "data"
+# Side of the square of pixels behind one image token: patches of 16 pixels, merged 2 by 2 (Qwen3.5's vision tower).
+TOKEN_SIDE_PIXELS = 32
+
+
+def check_data(data: Data, *, base: Path, file: str) -> tuple[list[Fault], CheckedDataset]:
+    """Return what is wrong with the data that a plan names, and what was read.
+
+    Args:
+        data: The plan's group.
+        base: Folder that the plan's paths start at.
+        file: The plan, for faults about its own hashes.
+    """
+    checked = check_dataset(base / data.dataset_manifest.path, asset_root=base / data.asset_root, gate=GATE)
+    faults = list(checked.faults)
+    if checked.manifest is not None:
+        faults += _identity_faults(data, checked, base, file)
+    return faults, checked
+
+
+def _identity_faults(data: Data, checked: CheckedDataset, base: Path, file: str) -> Iterator[Fault]:
+    """Compare what was read with what was frozen; rows that were refused already change the slots' identity too."""
+    manifest = checked.manifest
+    found = {"/data/dataset_manifest/sha256": (manifest and manifest.sha256, data.dataset_manifest.sha256)}
+    for name, frozen in (("dataset", data.dataset), ("evaluation_manifest", data.evaluation_manifest)):
+        path = base / frozen.path
+        if path.is_file():
+            found[f"/data/{name}/sha256"] = (sha256_file(path), frozen.sha256)
+        else:
+            fix = "restore the file, or freeze the draft again"
+            yield Fault(gate=GATE, file=str(path), found="no such file", expected="a file named by the plan", fix=fix)
+    if data.slot_manifest_sha256 is not None and not checked.faults:
+        found["/data/slot_manifest_sha256"] = (slot_manifest_sha256(checked.slots), data.slot_manifest_sha256)
+    for pointer, (measured, frozen_hash) in found.items():
+        if measured != frozen_hash:
+            yield Fault(
+                gate=GATE,
+                file=file,
+                pointer=pointer,
+                found=f"the files hash to {measured}",
+                expected=frozen_hash,
+                fix="restore the data that was frozen, or freeze the draft again",
+            )
+
+
+def image_tokens_per_row(checked: CheckedDataset) -> int:
+    """Return the most image tokens in any row, from image sizes alone; never less than the real number.
+
+    A processor rounds each side to a multiple of the token's side and only ever shrinks large images, so that rounding
+    up bounds it.
+    """
+    rows = [
+        *(
+            view.images
+            for slot in (*checked.slots, *checked.evaluation)
+            for view in (slot.full_view, slot.selected_view)
+        ),
+        *(row.images for row in checked.sft),
+    ]
+    return max(
+        (
+            sum(
+                math.ceil(image.width / TOKEN_SIDE_PIXELS) * math.ceil(image.height / TOKEN_SIDE_PIXELS)
+                for image in images
+            )
+            for images in rows
+        ),
+        default=0,
+    )
