@@ -6,7 +6,7 @@ each other. A rank that has compared the manifest's hash with the plan's may the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from explicit_learning.data.assets import check_assets
@@ -41,7 +41,6 @@ class CheckedDataset:
         slots: Rows of the slots files, in file order, which means nothing.
         sft: Rows of the SFT files, of every arm.
         evaluation: Rows of the evaluation file.
-        record_kinds: For every SFT file, as the manifest names it, the arm that its rows are for.
         faults: Everything that is wrong; empty for a good data set.
     """
 
@@ -49,12 +48,7 @@ class CheckedDataset:
     slots: tuple[SlotRow, ...] = ()
     sft: tuple[SftRow, ...] = ()
     evaluation: tuple[SlotRow, ...] = ()
-    record_kinds: dict[str, str] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
-
-    def certificates(self, record_kind: str) -> tuple[SftRow, ...]:
-        """Return the SFT rows for one arm, in file order."""
-        return tuple(row for row in self.sft if row.record_kind == record_kind)
 
 
 def check_dataset(
@@ -89,7 +83,6 @@ def check_dataset(
         slots=tuple(located.row for located in rows.slots),
         sft=tuple(located.row for located in rows.sft),
         evaluation=tuple(located.row for located in rows.evaluation),
-        record_kinds=rows.record_kinds,
         faults=tuple(faults.faults()),
     )
 
@@ -119,7 +112,7 @@ def load_dataset(manifest_path: Path, *, sha256: str, gate: str = "data") -> Che
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rows:
-    """All rows of the right form, and how many each file has."""
+    """All rows of the right form, how many each file has, and the arm that each SFT file is for."""
 
     slots: list[Located[SlotRow]]
     sft: list[Located[SftRow]]
