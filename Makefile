@@ -21,14 +21,18 @@ env: ## make the environment if needed; the last line is the path of its Python
 demo: ## the whole story on a CPU; options in ARGS, such as ARGS='--quick'
 	@exec ./bin/el demo $(ARGS)
 
-test: lint ## lint, then the fast tests; options for pytest in ARGS
-	@python="$$(./tools/environment.sh)"; exec "$$python" -m pytest $(ARGS)
+test: ## lint, then the fast tests, whatever lint says; options for pytest in ARGS
+	@failed=0; $(MAKE) --no-print-directory lint || failed=1; \
+	python="$$(./tools/environment.sh)"; "$$python" -m pytest $(ARGS) || failed=1; \
+	exit "$$failed"
 
 lint: ## style, types, imports between modules, shell scripts, locks
-	@python="$$(./tools/environment.sh)"; lint="$$(./tools/environment.sh lint)"; tools="$${lint%/python}"; \
-	"$$tools/ruff" check; \
-	"$$tools/ruff" format --check; \
-	"$$tools/mypy" --strict; \
-	"$$tools/lint-imports" --no-logo; \
-	"$$tools/shellcheck" bin/el tools/*.sh .ci/run; \
-	"$$python" entrypoint.py lock check
+	@python="$$(./tools/environment.sh)"; lint="$$(./tools/environment.sh lint)"; tools="$${lint%/python}"; failed=; \
+	check() { "$$@" || failed="$$failed $${1##*/}"; }; \
+	check "$$tools/ruff" check; \
+	check "$$tools/ruff" format --check; \
+	check "$$tools/mypy" --strict; \
+	check "$$tools/lint-imports" --no-logo; \
+	check "$$tools/shellcheck" bin/el tools/*.sh .ci/run; \
+	check "$$python" entrypoint.py lock check; \
+	if [ -n "$$failed" ]; then printf 'lint failed:%s\n' "$$failed" >&2; exit 1; fi
