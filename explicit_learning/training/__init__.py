@@ -1,1 +1,1 @@
-"""What runs on ranks. Everything below may import torch; nothing above may import this package."""
+"""What runs on ranks: from a verified launch manifest to a trained adapter."""

@@ -1,0 +1,144 @@
+"""A plan's settings as the trainers' arguments, in one place.
+
+Everything TRL and transformers would decide by themselves is said here, because their defaults change between versions
+and between machines. What the kit owns itself (checkpoints, their rotation, the order of the data, logging) is switched
+off.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from explicit_learning.errors import Fault, Refusal
+
+if TYPE_CHECKING:
+    from trl import GRPOConfig, SFTConfig
+
+    from explicit_learning.launch.context import RankContext
+
+__all__ = ["TEMPLATE_OPTIONS", "grpo_arguments", "sft_arguments"]
+
+# Passed to every rendering of the chat template.
+TEMPLATE_OPTIONS: dict[str, Any] = {"enable_thinking": False}
+
+# Longest that a collective waits for a slower rank. Unit: seconds.
+COLLECTIVE_TIMEOUT = 1800
+SCHEDULERS = {"cosine": "cosine", "linear": "linear", "constant": "constant_with_warmup"}
+
+
+def sft_arguments(context: RankContext, *, adapted_head: bool) -> SFTConfig:
+    """Return TRL's SFT arguments: one deterministic pass, completion-only loss, nothing packed, shuffled or truncated.
+
+    Args:
+        context: The rank's place in the run.
+        adapted_head: Whether the output layer has an adapter; TRL's memory-saving loss then cannot be used.
+    """
+    from trl import SFTConfig
+
+    return SFTConfig(
+        **_shared(context),
+        completion_only_loss=True,
+        packing=False,
+        shuffle_dataset=False,
+        max_length=None,
+        loss_type="nll" if adapted_head else "chunked_nll",
+    )
+
+
+def grpo_arguments(context: RankContext) -> GRPOConfig:
+    """Return TRL's GRPO arguments.
+
+    Raises:
+        Refusal: If the plan asks for vLLM, which this version does not wire.
+        ValueError: If the plan has no objective: it is no RL plan.
+    """
+    from trl import GRPOConfig
+
+    plan = context.manifest.plan
+    objective, generation = plan.objective, plan.generation
+    if objective is None:
+        raise ValueError(f"the arm {plan.arm} has no objective")
+    if plan.vllm is not None and plan.vllm.use:
+        raise Refusal(
+            Fault(
+                gate="plan",
+                pointer="/vllm/use",
+                found="true",
+                expected="false in this version",
+                fix="set it to false: rollouts run on the trained model's own generation",
+            )
+        )
+    return GRPOConfig(
+        **_shared(context),
+        num_generations=generation.num_generations,
+        steps_per_generation=plan.optimisation.gradient_accumulation_steps,
+        max_completion_length=generation.max_completion_tokens,
+        temperature=generation.temperature,
+        top_p=generation.top_p,
+        top_k=0,
+        chat_template_kwargs=dict(TEMPLATE_OPTIONS),
+        shuffle_dataset=False,
+        disable_dropout=False,
+        use_vllm=False,
+        vllm_importance_sampling_correction=False,
+        beta=objective.beta,
+        num_iterations=objective.num_iterations,
+        epsilon=objective.epsilon_low,
+        epsilon_high=objective.epsilon_high,
+        scale_rewards=objective.scale_rewards,
+        loss_type=objective.loss_type,
+        mask_truncated_completions=objective.mask_truncated_completions,
+        log_completions=False,
+        log_multimodal=False,
+    )
+
+
+def _shared(context: RankContext) -> dict[str, Any]:
+    """Return the arguments that all trainers share."""
+    manifest = context.manifest
+    plan, optimisation = manifest.plan, manifest.plan.optimisation
+    on_cpu = plan.hardware.accelerator == "cpu"
+    workers = optimisation.dataloader_workers
+    return {
+        "output_dir": manifest.run_folder,
+        "max_steps": optimisation.max_steps,
+        "per_device_train_batch_size": optimisation.per_device_batch_size,
+        "gradient_accumulation_steps": optimisation.gradient_accumulation_steps,
+        "learning_rate": optimisation.learning_rate,
+        "lr_scheduler_type": SCHEDULERS[optimisation.lr_scheduler],
+        "warmup_steps": math.ceil(optimisation.max_steps * optimisation.warmup_ratio),
+        "optim": optimisation.optimizer,
+        "adam_beta1": optimisation.adam_beta1,
+        "adam_beta2": optimisation.adam_beta2,
+        "adam_epsilon": optimisation.adam_epsilon,
+        "weight_decay": optimisation.weight_decay,
+        "max_grad_norm": optimisation.max_grad_norm,
+        "gradient_checkpointing": optimisation.gradient_checkpointing,
+        "gradient_checkpointing_kwargs": {"use_reentrant": False},
+        "bf16": plan.model.dtype == "bfloat16",
+        "fp16": False,
+        "tf32": None if on_cpu else False,
+        "use_cpu": on_cpu,
+        "seed": plan.seed,
+        "data_seed": plan.data_seed,
+        "full_determinism": False,
+        "logging_strategy": "no",
+        "logging_nan_inf_filter": False,
+        "save_strategy": "no",
+        "save_total_limit": None,
+        "eval_strategy": "no",
+        "report_to": list(manifest.report_to) or "none",
+        "disable_tqdm": True,
+        "remove_unused_columns": False,
+        "dataloader_num_workers": workers,
+        "dataloader_persistent_workers": optimisation.dataloader_persistent and workers > 0,
+        "dataloader_prefetch_factor": optimisation.dataloader_prefetch if workers else None,
+        "dataloader_pin_memory": optimisation.dataloader_pin_memory,
+        "dataloader_drop_last": optimisation.drop_last,
+        "ddp_find_unused_parameters": True,
+        "ddp_broadcast_buffers": False,
+        # Named for one rank too, Accelerate takes it for a promise that there is a process group.
+        "ddp_backend": ("gloo" if on_cpu else "nccl") if plan.hardware.world_size > 1 else None,
+        "ddp_timeout": COLLECTIVE_TIMEOUT,
+    }

@@ -1,0 +1,251 @@
+"""Constrained decoding on plain generation: the answer contract, enforced token by token.
+
+A sampled image token ends a run in its middle ("image features and image tokens do not match"), and free text earns
+nothing, so no token may be sampled that cannot continue a valid answer. TRL has no hook for that; this is a logits
+processor for Hugging Face's ``generate``.
+
+It also *chooses* the token, because the ordinary sampler draws from one generator for the whole batch: a completion
+would then depend on its neighbours, and a run that resumes would sample something else. Here each completion has its
+own stream of uniform numbers, keyed by (seed, slot, visit, generation); a token is drawn by inverting the cumulated
+distribution at the next number, which is exact sampling from the constrained, tempered, top-p distribution. The chosen
+token is the only one left, so that ``generate`` runs greedily.
+
+Sampling is masked; the trainer's log-probs are not. The gradient therefore also raises the mass of allowed tokens as a
+whole. How much of it the model puts on allowed tokens by itself is measured here (*allowed mass*) and logged: near 1
+the difference does not matter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import xgrammar
+    from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["AllowedMass", "Chooser", "Constraint", "Greedy", "Sampled", "compile_constraint", "constrained", "uniforms"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
+    """A compiled answer grammar for one tokenizer and one model.
+
+    Attributes:
+        grammar: xgrammar's compiled form.
+        vocabulary: Rows of the model's output layer, padding rows included.
+        terminal: Token ids that end a completion.
+        forbidden: Special token ids that may never be sampled, whatever their text is.
+    """
+
+    grammar: xgrammar.CompiledGrammar
+    vocabulary: int
+    terminal: tuple[int, ...]
+    forbidden: tuple[int, ...]
+
+
+def compile_constraint(
+    tokenizer: PreTrainedTokenizerBase, *, regex: str, vocabulary: int, terminal: Sequence[int]
+) -> Constraint:
+    """Compile the answer contract for a tokenizer.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        regex: What a completion must match, terminal token excluded.
+        vocabulary: Rows of the model's output layer.
+        terminal: The model's whole set of end-of-sequence tokens.
+    """
+    import xgrammar
+
+    info = xgrammar.TokenizerInfo.from_huggingface(
+        tokenizer, vocab_size=vocabulary, stop_token_ids=list(dict.fromkeys(terminal))
+    )
+    special = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
+    return Constraint(
+        grammar=xgrammar.GrammarCompiler(info, max_threads=1).compile_regex(regex),
+        vocabulary=vocabulary,
+        terminal=tuple(dict.fromkeys(terminal)),
+        forbidden=tuple(sorted(special - set(terminal))),
+    )
+
+
+def uniforms(*, seed: int, slot_id: str, visit: int, generation: int, count: int) -> Tensor:
+    """Return the numbers in [0, 1) that one completion is sampled with; shape (count,), float64.
+
+    They depend on the four keys and on nothing else: not on the batch, the rank, the step or the device.
+    """
+    import torch
+
+    key = hashlib.sha256(f"{seed}\0{slot_id}\0{visit}\0{generation}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(key[:8], "big", signed=True))
+    return torch.rand(count, generator=generator, dtype=torch.float64)
+
+
+@dataclass(slots=True, kw_only=True)
+class AllowedMass:
+    """Probability the model itself put on allowed tokens, over all tokens chosen so far.
+
+    Attributes:
+        tokens: How many were chosen.
+        total: Sum of the allowed mass over them.
+        least: The smallest.
+    """
+
+    tokens: int = 0
+    total: float = 0.0
+    least: float = 1.0
+
+    def add(self, masses: Tensor) -> None:
+        """Count the masses of one step's unfinished rows; shape (rows,)."""
+        if masses.numel():
+            self.tokens += masses.numel()
+            self.total += float(masses.sum())
+            self.least = min(self.least, float(masses.min()))
+
+
+class Greedy:
+    """Chooses the most probable allowed token."""
+
+    def choose(self, logits: Tensor, step: int) -> Tensor:
+        """Return token ids; shapes (rows, vocabulary) and (rows,)."""
+        del step
+        return logits.argmax(dim=-1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """Draws each row's token with that row's own next uniform number.
+
+    Attributes:
+        numbers: Uniform numbers; shape (rows, steps), float64, on the CPU.
+        temperature: Divides the logits.
+        top_p: Mass of the nucleus that is kept; 1 keeps everything.
+    """
+
+    numbers: Tensor
+    temperature: float
+    top_p: float
+
+    def choose(self, logits: Tensor, step: int) -> Tensor:
+        """Return token ids; shapes (rows, vocabulary) and (rows,)."""
+        import torch
+
+        weights = torch.softmax(logits.double() / self.temperature, dim=-1)
+        if self.top_p < 1.0:
+            weights = _nucleus(weights, self.top_p)
+        cumulated = weights.cumsum(dim=-1)
+        target = self.numbers[:, step].to(cumulated.device)[:, None] * cumulated[:, -1:]
+        drawn = torch.searchsorted(cumulated, target, right=True).squeeze(-1)
+        # A product that rounds up to the whole mass would fall behind the last token that has any.
+        last = weights.shape[-1] - 1 - (weights > 0).flip(-1).int().argmax(dim=-1)
+        return torch.minimum(drawn, last)
+
+
+def _nucleus(weights: Tensor, top_p: float) -> Tensor:
+    """Zero everything outside the smallest set of tokens whose mass reaches ``top_p``; shape (rows, vocabulary)."""
+    ordered, index = weights.sort(dim=-1, descending=True, stable=True)
+    # A token is outside if those before it reach the mass already.
+    outside = (ordered.cumsum(dim=-1) - ordered) >= top_p
+    return weights.masked_fill(outside.scatter(-1, index, outside), 0.0)
+
+
+Chooser = Greedy | Sampled
+
+
+@dataclass(slots=True)
+class _Processor:
+    """The logits processor: one per call of ``generate``."""
+
+    constraint: Constraint
+    chooser: Chooser
+    mass: AllowedMass
+    temperature: float
+    matchers: list[Any]
+    step: int = 0
+    bitmask: Any = None
+    done: list[bool] = field(default_factory=list)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Leave exactly one token per row; shapes (rows, length) and (rows, vocabulary)."""
+        import torch
+        import xgrammar
+
+        del input_ids
+        active = [row for row, finished in enumerate(self.done) if not finished]
+        for row in active:
+            self.matchers[row].fill_next_token_bitmask(self.bitmask, row)
+        masked = scores.float().clone()
+        masked[:, list(self.constraint.forbidden)] = -torch.inf
+        xgrammar.apply_token_bitmask_inplace(masked, self.bitmask.to(scores.device), indices=active)
+        free = torch.logsumexp(scores[active].float() / self.temperature, dim=-1)
+        allowed = torch.logsumexp(masked[active] / self.temperature, dim=-1)
+        self.mass.add((allowed - free).exp().clamp(max=1.0).cpu())
+        # Finished rows are padded by `generate`; what is chosen for them is not looked at.
+        chosen = self.chooser.choose(masked, self.step)
+        for row, token in zip(active, chosen[active].tolist(), strict=True):
+            if not self.matchers[row].accept_token(token):
+                raise AssertionError(f"token {token} was allowed and then refused by the grammar")
+            self.done[row] = token in self.constraint.terminal
+        self.step += 1
+        only = torch.full_like(scores, -torch.inf)
+        return only.scatter_(-1, chosen[:, None], 0.0)
+
+
+def constrained(
+    model: Any,
+    inputs: dict[str, Tensor],
+    *,
+    constraint: Constraint,
+    chooser: Chooser,
+    max_tokens: int,
+    pad: int,
+    temperature: float = 1.0,
+) -> tuple[list[list[int]], AllowedMass]:
+    """Generate one constrained completion per row.
+
+    Args:
+        model: The unwrapped model.
+        inputs: Left-padded model inputs; the first dimension of ``input_ids`` is the number of rows.
+        constraint: What may be sampled.
+        chooser: How the next token is chosen among what is allowed.
+        max_tokens: Most tokens per completion, terminal token included.
+        pad: Token id that fills finished rows.
+        temperature: Temperature at which the allowed mass is measured.
+
+    Returns:
+        Each row's token ids up to and including its terminal token (none if it hit the cap), and the allowed mass.
+    """
+    import torch
+    import xgrammar
+    from transformers import GenerationConfig, LogitsProcessorList
+
+    rows, prompt = inputs["input_ids"].shape
+    mass = AllowedMass()
+    processor = _Processor(
+        constraint=constraint,
+        chooser=chooser,
+        mass=mass,
+        temperature=temperature,
+        matchers=[xgrammar.GrammarMatcher(constraint.grammar) for _ in range(rows)],
+        bitmask=xgrammar.allocate_token_bitmask(rows, constraint.vocabulary),
+        done=[False] * rows,
+    )
+    config = GenerationConfig(
+        max_new_tokens=max_tokens,
+        do_sample=False,
+        pad_token_id=pad,
+        eos_token_id=list(constraint.terminal),
+        disable_compile=True,
+    )
+    with torch.no_grad():
+        output = model.generate(**inputs, generation_config=config, logits_processor=LogitsProcessorList([processor]))
+    return [_until_terminal(ids, constraint.terminal) for ids in output[:, prompt:].tolist()], mass
+
+
+def _until_terminal(ids: list[int], terminal: tuple[int, ...]) -> list[int]:
+    end = next((index for index, token in enumerate(ids) if token in terminal), len(ids) - 1)
+    return ids[: end + 1]

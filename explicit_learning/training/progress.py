@@ -1,0 +1,46 @@
+"""One run's counters on one rank: what the step loop knows beside the trainer's own state.
+
+Kept apart from trainers and callbacks because all of it travels in checkpoints: a run that was interrupted must end
+with the same counts as one that was not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+__all__ = ["Counters"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Counters:
+    """Counts over the whole run, launches before a resume included.
+
+    Attributes:
+        loss_tokens: This rank's tokens with a loss, of SFT arms.
+        unchanged_adapter_steps: Steps (from 1) with a learning rate that left the adapter as it was.
+        zero_gradient_steps: Steps (from 1) whose gradient norm was exactly 0.
+        finite_steps: Steps whose loss was finite.
+        gradient_steps: Steps whose gradient norm was finite and not 0.
+        malformed: Completions that broke the answer contract, truncated ones included, over all ranks.
+        truncated: Completions that hit the token cap, over all ranks.
+        zero_variance_groups: Slot visits whose completions all had one reward, over all ranks.
+    """
+
+    loss_tokens: int = 0
+    unchanged_adapter_steps: list[int] = field(default_factory=list)
+    zero_gradient_steps: list[int] = field(default_factory=list)
+    finite_steps: int = 0
+    gradient_steps: int = 0
+    malformed: int = 0
+    truncated: int = 0
+    zero_variance_groups: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the counters as they stand in a checkpoint."""
+        return asdict(self)
+
+    def restore(self, value: dict[str, Any]) -> None:
+        """Take over the counters of a checkpoint."""
+        for name, item in value.items():
+            setattr(self, name, item)

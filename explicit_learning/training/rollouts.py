@@ -1,0 +1,101 @@
+"""What is asked: slots turned into prompts, as the arm says.
+
+One function decides which view is shown and what is gold, from one row of the table of arms. Rows are built when a
+loader asks for them, so that images are decoded once they are needed, in the loader's workers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import Dataset
+
+from explicit_learning.data.prompt import prompt_messages
+from explicit_learning.data.rows import Relation
+from explicit_learning.training.schedule import REUSED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from explicit_learning.arms import Arm
+    from explicit_learning.data.answers import AnswerType, Choice
+    from explicit_learning.data.images import ImageStore
+    from explicit_learning.data.rows import SlotRow, View
+    from explicit_learning.training.schedule import Rollout, Schedule
+
+__all__ = ["RolloutRows", "Shown", "gold_answer", "shown_view"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """One prompt of a completion, and how the completion is judged.
+
+    Attributes:
+        rollout: Which completion of the run.
+        group_id: The slot's group.
+        view: The view that is shown.
+        question: The question.
+        choices: Its choices.
+        answer_type: How answers are compared.
+        gold: The answer body that is right for the view.
+    """
+
+    rollout: Rollout
+    group_id: str
+    view: View
+    question: str
+    choices: tuple[Choice, ...]
+    answer_type: AnswerType
+    gold: str
+
+
+def shown_view(slot: SlotRow, arm: Arm) -> View:
+    """Return the view of a slot that an arm shows: the selected one if the arm shows its relation, else FULL."""
+    return slot.selected_view if slot.relation.value in arm.shown else slot.full_view
+
+
+def gold_answer(slot: SlotRow, arm: Arm) -> str:
+    """Return the answer body that is right for the view that an arm shows."""
+    return slot.answer_under(slot.relation if slot.relation.value in arm.shown else Relation.FULL)
+
+
+class RolloutRows(Dataset[dict[str, Any]]):
+    """The rows of the whole run, built on access.
+
+    Row i of the run is completion i of the schedule; ``REUSED`` is an empty row that stands for one that was sampled
+    earlier in its generation cycle.
+    """
+
+    def __init__(
+        self, slots: Iterable[SlotRow], *, arm: Arm, schedule: Schedule, system: str, images: ImageStore
+    ) -> None:
+        self._slots = {slot.slot_id: slot for slot in slots}
+        self._arm = arm
+        self._schedule = schedule
+        self._system = system
+        self._images = images
+
+    def __len__(self) -> int:
+        return len(self._schedule)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index == REUSED:
+            return {}
+        rollout = self._schedule.rollout(index)
+        slot = self._slots[rollout.slot_id]
+        view = shown_view(slot, self._arm)
+        shown = Shown(
+            rollout=rollout,
+            group_id=slot.group_id,
+            view=view,
+            question=slot.question,
+            choices=slot.choices,
+            answer_type=slot.answer_type,
+            gold=gold_answer(slot, self._arm),
+        )
+        return {
+            "prompt": prompt_messages(self._system, slot.question, slot.choices, image_count=len(view.images)),
+            "images": [self._images.load(image, row=slot.slot_id) for image in view.images],
+            "shown": shown,
+        }

@@ -1,0 +1,140 @@
+"""Which completion is sampled when: the sequence of (slot, visit, generation) that all RL arms share.
+
+TRL's sampler shuffles with a seed, knows no visit, and replays its first epoch when a run resumes in a later one. Here
+the whole run is one pass over a fixed sequence: position p of an endless stream of slots is the p-th use of any slot,
+visit by visit, each visit in its own keyed order. Step, rank and row follow from the plan's geometry alone; nothing
+depends on the arm, and resuming is starting at another position.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from explicit_learning.data.slots import training_order
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from explicit_learning.plan.model import Plan
+
+__all__ = ["REUSED", "Geometry", "Rollout", "Schedule"]
+
+# Row index of a loader batch whose content is not looked at: its completions were sampled earlier in the cycle.
+REUSED = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Geometry:
+    """How completions are laid out over ranks and steps.
+
+    Attributes:
+        batch: Completions per rank and backward pass.
+        accumulation: Backward passes per optimizer step.
+        ranks: Number of ranks.
+        generations: Completions per slot visit.
+        iterations: Optimizer steps per generation cycle.
+    """
+
+    batch: int
+    accumulation: int
+    ranks: int
+    generations: int
+    iterations: int
+
+    @classmethod
+    def of(cls, plan: Plan) -> Geometry:
+        """Return a plan's geometry."""
+        return cls(
+            batch=plan.optimisation.per_device_batch_size,
+            accumulation=plan.optimisation.gradient_accumulation_steps,
+            ranks=plan.hardware.world_size,
+            generations=plan.generation.num_generations,
+            iterations=plan.objective.num_iterations if plan.objective else 1,
+        )
+
+    @property
+    def rows_per_rank(self) -> int:
+        """Completions that one rank samples in one generation cycle."""
+        return self.batch * self.accumulation
+
+    @property
+    def rows_per_cycle(self) -> int:
+        """Completions that all ranks sample in one generation cycle."""
+        return self.rows_per_rank * self.ranks
+
+    @property
+    def slots_per_cycle(self) -> int:
+        """Slot visits in one generation cycle, over all ranks."""
+        return self.rows_per_cycle // self.generations
+
+    @property
+    def passes_per_cycle(self) -> int:
+        """Backward passes that use one cycle's completions, on each rank."""
+        return self.accumulation * self.iterations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """One completion to be sampled."""
+
+    slot_id: str
+    visit: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The run's sequence of completions.
+
+    Attributes:
+        slot_ids: Every slot's id, each once; their order means nothing.
+        data_seed: The plan's data seed.
+        geometry: The plan's geometry.
+        steps: Optimizer steps of the run.
+    """
+
+    slot_ids: tuple[str, ...]
+    data_seed: int
+    geometry: Geometry
+    steps: int
+    _order: object = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Keep the orders of the visits in use: a cycle may straddle two."""
+        order = lru_cache(maxsize=2)(lambda visit: training_order(self.slot_ids, data_seed=self.data_seed, visit=visit))
+        object.__setattr__(self, "_order", order)
+
+    def rollout(self, index: int) -> Rollout:
+        """Return the completion at an index of the run; ranks' shares of a cycle lie one behind the other."""
+        position, generation = divmod(index, self.geometry.generations)
+        visit, place = divmod(position, len(self.slot_ids))
+        order: tuple[str, ...] = self._order(visit)  # type: ignore[operator]
+        return Rollout(slot_id=order[place], visit=visit, generation=generation)
+
+    def cycle(self, cycle: int, rank: int) -> list[Rollout]:
+        """Return what a rank samples in a generation cycle, in order."""
+        geometry = self.geometry
+        start = cycle * geometry.rows_per_cycle + rank * geometry.rows_per_rank
+        return [self.rollout(index) for index in range(start, start + geometry.rows_per_rank)]
+
+    def __len__(self) -> int:
+        """Rows that data loaders ask for in the whole run, over all ranks and backward passes."""
+        geometry = self.geometry
+        return self.steps * geometry.accumulation * geometry.rows_per_cycle
+
+    def row_indices(self) -> Iterator[int]:
+        """Yield the row indices in the order in which Accelerate deals whole loader batches out to the ranks.
+
+        TRL's loader batch is a rank's share of a generation cycle, asked for once per backward pass; all but the first
+        are `REUSED`.
+        """
+        geometry = self.geometry
+        cycles = -(-self.steps // geometry.iterations)
+        for cycle in range(cycles):
+            first = cycle * geometry.rows_per_cycle
+            yield from range(first, first + geometry.rows_per_cycle)
+            steps = min(geometry.iterations, self.steps - cycle * geometry.iterations)
+            reused = (steps * geometry.accumulation - 1) * geometry.rows_per_cycle
+            yield from (REUSED for _ in range(reused))

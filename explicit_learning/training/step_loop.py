@@ -1,0 +1,193 @@
+"""What happens around every optimizer step, whichever trainer takes it.
+
+Before the step, ranks agree in one all-reduce on everything that must not be decided alone: whether a loss or gradient
+is not finite (then all give up together, before the step is taken), whether somebody asked to stop, whether a token
+budget is too short for another generation cycle. After it, the plan's intervals decide about logging and saving, and
+the agreed wishes about stopping. A stop waits for the end of the generation cycle: a checkpoint inside one would sample
+it again.
+"""
+
+from __future__ import annotations
+
+import math
+import resource
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import TrainerCallback
+
+from explicit_learning.launch.failures import NonFiniteLossError
+from explicit_learning.training.collectives import agree
+from explicit_learning.training.metrics import plain_metrics
+from explicit_learning.training.progress import Counters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+
+    from explicit_learning.launch.context import RankContext
+    from explicit_learning.launch.outcome import Status
+    from explicit_learning.training.metrics import MetricsFile
+
+__all__ = ["Loop", "StepLoop", "peak_memory_bytes"]
+
+PROGRESS_SECONDS = 5.0
+SHOWN = ("loss", "reward", "mean_token_accuracy", "grad_norm", "kl")
+
+
+@dataclass(slots=True, kw_only=True)
+class Loop:
+    """What trainer, callback and backend share about the run in progress.
+
+    Attributes:
+        context: The rank's place in the run.
+        cycle: Optimizer steps per generation cycle; 1 without generation.
+        budget_is_short: Whether this rank's remaining tokens do not cover another cycle.
+        counters: Counts that travel in checkpoints.
+        metrics: The metrics file, on rank 0.
+        checkpoint: Name of the newest complete checkpoint.
+        loss: The last backward pass's loss, on this rank.
+        losses_finite: Whether all losses of the step in progress were finite, on this rank.
+        gradient_norm: The last step's gradient norm, before clipping.
+        status: How the run ended, once it has.
+        seconds: Time from the first step of this launch to its last.
+    """
+
+    context: RankContext
+    cycle: int
+    budget_is_short: Callable[[], bool]
+    counters: Counters = field(default_factory=Counters)
+    metrics: MetricsFile | None = None
+    checkpoint: str | None = None
+    loss: float = math.nan
+    losses_finite: bool = True
+    gradient_norm: float = math.nan
+    status: Status = "completed"
+    seconds: float = 0.0
+
+
+class StepLoop(TrainerCallback):
+    """The callback that drives logging, saving and stopping."""
+
+    def __init__(self, loop: Loop, restore: Callable[[], None] | None) -> None:
+        """Set up.
+
+        Args:
+            loop: What is shared.
+            restore: Called when a resumed run begins, after the trainer has set its counters to zero.
+        """
+        self.loop = loop
+        self._restore = restore
+        self._stop = self._short = False
+        self._before: list[torch.Tensor] = []
+        self._started = time.monotonic()
+        self._said = 0.0
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Start the clock, and take over what a checkpoint had counted."""
+        del args, state, control
+        self._started = time.monotonic()
+        if self._restore is not None:
+            self._restore()
+
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Forget the losses of the step before."""
+        del args, state, control
+        self.loop.losses_finite = True
+
+    def on_pre_optimizer_step(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Agree with all ranks, and refuse a step that is not finite.
+
+        Raises:
+            NonFiniteLossError: On every rank, if a loss or the gradient is not finite on any.
+        """
+        del control
+        loop = self.loop
+        finite = loop.losses_finite and math.isfinite(loop.gradient_norm)
+        broken, self._stop, self._short = agree(
+            [not finite, loop.context.stop.requested(), loop.budget_is_short()], args.device
+        )
+        if broken:
+            value = loop.loss if not loop.losses_finite else loop.gradient_norm
+            raise NonFiniteLossError(state.global_step + 1, value)
+        self._before = [parameter.detach().clone() for parameter in _trainable(kwargs["model"])]
+
+    def on_optimizer_step(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Count the step, and note one that did nothing."""
+        del args, control
+        counters, step = self.loop.counters, state.global_step + 1
+        after = _trainable(kwargs["model"])
+        moved = any(not torch.equal(old, new) for old, new in zip(self._before, after, strict=True))
+        self._before = []
+        if not moved and any(group["lr"] > 0 for group in kwargs["optimizer"].param_groups):
+            counters.unchanged_adapter_steps.append(step)
+            self.loop.context.say(f"step {step}: the optimizer step left the adapter unchanged")
+        if self.loop.gradient_norm == 0.0:
+            counters.zero_gradient_steps.append(step)
+        else:
+            counters.gradient_steps += 1
+        counters.finite_steps += 1
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Decide about logging, saving and stopping."""
+        del args
+        loop, step = self.loop, state.global_step
+        optimisation = loop.context.manifest.plan.optimisation
+        last = step >= state.max_steps
+        pause = loop.context.manifest.stop_at_step
+        cycle_ends = step % loop.cycle == 0
+        stopping = cycle_ends and (self._stop or (pause is not None and step >= pause))
+        exhausted = cycle_ends and self._short
+        control.should_log = last or step % optimisation.logging_interval == 0
+        control.should_save = last or stopping or exhausted or (cycle_ends and step % optimisation.save_interval == 0)
+        if last or stopping or exhausted:
+            control.should_training_stop = True
+            loop.status = "completed" if last else "budget_exhausted" if exhausted else "stopped"
+        loop.seconds = time.monotonic() - self._started
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Write the step's row and, now and then, show a line."""
+        del args, control
+        logs: dict[str, Any] = kwargs.get("logs") or {}
+        if "loss" not in logs:
+            return  # the summary that a trainer logs when it ends
+        row = plain_metrics(state.global_step, logs)
+        if self.loop.metrics is not None:
+            self.loop.metrics.append(row)
+        now = time.monotonic()
+        if now - self._said >= PROGRESS_SECONDS or state.global_step >= state.max_steps:
+            self._said = now
+            shown = "  ".join(f"{name} {row[name]:.4g}" for name in SHOWN if row.get(name) is not None)
+            self.loop.context.say(f"step {state.global_step}/{state.max_steps}  {shown}")
+
+
+def _trainable(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Return this process's highest memory so far: allocated on the GPU, or resident on a CPU."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
