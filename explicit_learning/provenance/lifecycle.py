@@ -313,8 +313,11 @@ def _check_not_ended(run: Path, status: str) -> None:
 
 def _tidy(run: Path) -> None:
     """Move aside what a kill left half-written, and report it."""
-    for path in sorted(run.glob(f"{TEMPORARY_PREFIX}*")):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for path in sorted(run.rglob(f"{TEMPORARY_PREFIX}*")):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)  # it may have gone with its folder
     for stored in set_aside_incomplete(run):
         append_event(run, "set-aside", {"what": "half-written checkpoint", "stored": stored})
         say(f"half-written checkpoint moved to {stored}")

@@ -61,6 +61,7 @@ def model_card(
     method = "supervised fine-tuning" if arm.is_sft else f"reinforcement learning ({arm.trainer})"
     smoke = "\nThis is the adapter of a smoke run: it shows that the run works and is not a trained model.\n"
     return f"""{_front_matter(plan)}
+
 # {plan.run_id}
 
 A LoRA adapter (rank {plan.lora.rank}, alpha {plan.lora.alpha:g}) for `{_base_name(plan)}`, made by {method}, arm
@@ -105,7 +106,9 @@ def _front_matter(plan: Plan) -> str:
 
 
 def _base_name(plan: Plan) -> str:
-    return plan.model.path.rstrip("/").rpartition("/")[2]
+    """Return the last two parts of the model's path: hubs name a model ``OWNER/NAME``, and mirrors keep that layout."""
+    parts = [part for part in plan.model.path.split("/") if part not in {"", ".", ".."}]
+    return "/".join(parts[-2:])
 
 
 def _docker(plan: Plan) -> str:

@@ -1,4 +1,4 @@
-"""The forms of what a run writes about itself: golden examples fit, and every field is described."""
+"""The forms of what a run writes about itself: every field is described by example, and none is optional."""
 
 from __future__ import annotations
 
@@ -39,12 +39,6 @@ def properties(schema: Any, where: str = "") -> Iterator[tuple[str, dict[str, An
         yield from properties(child, f"{where}/{name}")
     for keyword in ("items", "additionalProperties"):
         yield from properties(schema.get(keyword), f"{where}/{keyword}")
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_golden_example_fits(name: str) -> None:
-    Draft202012Validator.check_schema(load_schema(name))
-    assert validate(example(name), name, gate="test", file=name) == []
 
 
 @pytest.mark.parametrize("name", NAMES)
