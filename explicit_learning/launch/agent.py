@@ -12,14 +12,12 @@ proven; a restart inside the launcher would continue from a launch manifest that
 from __future__ import annotations
 
 import logging
-import math
 import os
 import signal
 import sys
 import time
 import uuid
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
@@ -29,9 +27,8 @@ from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
-from explicit_learning.launch.failures import died, is_lost_peer
-from explicit_learning.launch.outcome import RankOutcome, outcome_path, read_outcome
-from explicit_learning.launch.rank import LAUNCHER_VARIABLE, log_path
+from explicit_learning.launch.rank import LAUNCHER_VARIABLE
+from explicit_learning.launch.settle import settle
 from explicit_learning.launch.signals import STOP_SIGNALS, blocked_stop_signals
 from explicit_learning.launch.supervision import SHUTDOWN_SECONDS, stop_now
 
@@ -42,12 +39,12 @@ if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
     from explicit_learning.launch.manifest import LaunchManifest
+    from explicit_learning.launch.outcome import RankOutcome
     from explicit_learning.launch.signals import StopRequest
 
 __all__ = ["launch"]
 
 RANK_MODULE = "explicit_learning.launch.rank"
-COMPLETE_MARK = "complete.json"
 MONITOR_SECONDS = 0.2
 # The agent installs handlers of its own for the signals named here, and warns if there are none: ours are put back.
 AGENT_SIGNALS = {"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM"}
@@ -58,7 +55,7 @@ class _Agent(LocalElasticAgent):
 
     Attributes:
         end_reason: Why the ranks were killed before their time, if they were.
-        ended_first: Local ranks that had failed when the first failure was seen; the agent ends the others after that.
+        failed_first: Local ranks that had failed when the first failure was seen; the agent ends the others after that.
     """
 
     def __init__(self, spec: WorkerSpec, *, stop: StopRequest, say: Callable[[str], None], patience: float) -> None:
@@ -67,7 +64,7 @@ class _Agent(LocalElasticAgent):
         self._say = say
         self._patience = patience
         self._passed_on = False
-        self.ended_first: frozenset[int] = frozenset()
+        self.failed_first: frozenset[int] = frozenset()
         self.end_reason: str | None = None
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
@@ -93,9 +90,9 @@ class _Agent(LocalElasticAgent):
             self.end_reason = wish.end_reason
             self._say(f"ending at once: {wish.end_reason}")
             self.kill()
-        if not self.ended_first:
+        if not self.failed_first:
             codes = {rank: handler.proc.poll() for rank, handler in self._handlers().items()}
-            self.ended_first = frozenset(rank for rank, code in codes.items() if code)
+            self.failed_first = frozenset(rank for rank, code in codes.items() if code)
         result: RunResult = super()._monitor_workers(worker_group)
         return result
 
@@ -131,15 +128,13 @@ def launch(
         patience: Seconds that ranks have to reach a checkpoint once a stop was asked for.
 
     Returns:
-        Every rank's outcome, by rank. One that ended without a word, or in whose place the launcher decided, has one
-        made here; when ranks failed, all failed outcomes carry the exit code of the failure that came first.
+        Every rank's outcome, by rank (see `settle`).
 
     Raises:
         OSError, RuntimeError: If ranks cannot be started.
     """
     world_size = manifest.plan.hardware.world_size
-    log_path(manifest.run, 0).parent.mkdir(parents=True, exist_ok=True)
-    logging.basicConfig(filename=manifest.run / "logs" / "launcher.log", format="%(asctime)s %(message)s")
+    _log_to(manifest.run / "logs" / "launcher.log")
     os.environ.update({LAUNCHER_VARIABLE: str(os.getpid())} | AGENT_SIGNALS)
     rendezvous = get_rendezvous_handler(
         RendezvousParameters(
@@ -169,55 +164,21 @@ def launch(
         rendezvous.shutdown()
     if result is None:
         raise RuntimeError("the agent ended without a result")
-    left = {rank: read_outcome(folder, rank) for rank in range(world_size)}
-    if agent.end_reason is not None:
-        ended = _ended(manifest.run, agent.end_reason)
-        return tuple(ended if outcome is None or is_lost_peer(outcome) else outcome for outcome in left.values())
-    codes = {rank: failure.exitcode for rank, failure in result.failures.items()}
-    times = {rank: outcome_path(folder, rank).stat().st_mtime for rank, outcome in left.items() if outcome is not None}
-    logs = {rank: log_path(manifest.run, rank) for rank in left}
-    outcomes = {rank: outcome or died(rank, codes.get(rank, 0), logs[rank]) for rank, outcome in left.items()}
-    return _blamed(outcomes, times, agent.ended_first)
+    return settle(
+        manifest.run,
+        folder,
+        exit_codes={
+            rank: result.failures[rank].exitcode if rank in result.failures else 0 for rank in range(world_size)
+        },
+        failed_first=agent.failed_first,
+        end_reason=agent.end_reason,
+    )
 
 
-def _ended(run: Path, reason: str) -> RankOutcome:
-    """Return the outcome of a rank that was ended at once: the newest complete checkpoint is what remains of it."""
-    message = f"ended by the launcher: {reason}"
-    steps = [int(mark.parent.name.rpartition("-")[2]) for mark in run.glob(f"checkpoint-*/{COMPLETE_MARK}")]
-    if not steps:
-        message += "; there was no checkpoint yet, the same command starts anew"
-        return RankOutcome(status="failed", optimizer_step=None, message=message)
-    step = max(steps)
-    return RankOutcome(status="stopped", optimizer_step=step, checkpoint=f"checkpoint-{step}", message=message)
-
-
-def _blamed(
-    outcomes: dict[int, RankOutcome], times: dict[int, float], ended_first: frozenset[int]
-) -> tuple[RankOutcome, ...]:
-    """Tell the failure that came first from its consequences, which take over its exit code and point to it.
-
-    A rank whose peer has gone fails in its next collective, and one that hangs there is killed by the agent: neither
-    says anything about the cause.
-
-    Args:
-        outcomes: Every rank's outcome.
-        times: When the ranks that left one wrote it.
-        ended_first: Ranks that had failed when the first failure was seen.
-    """
-
-    def order(rank: int) -> tuple[bool, bool, float]:
-        first = rank in ended_first
-        return is_lost_peer(outcomes[rank]), not first, times.get(rank, 0.0 if first else math.inf)
-
-    failures = sorted((rank for rank, outcome in outcomes.items() if outcome.status == "failed"), key=order)
-    if not failures:
-        return tuple(outcomes.values())
-    cause = failures[0]
-    code = int(outcomes[cause].code)
-    consequences = {
-        rank: replace(outcomes[rank], message=f"could not go on without rank {cause}", exit_code=code)
-        for rank in failures[1:]
-        if is_lost_peer(outcomes[rank]) or (rank not in times and rank not in ended_first)
-    }
-    same_code = {rank: replace(outcomes[rank], exit_code=code) for rank in failures}
-    return tuple((outcomes | same_code | consequences).values())
+def _log_to(path: Path) -> None:
+    """Send what torch's agent logs to a file: its tables about failed children would bury the cause on the console."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    logging.basicConfig(filename=path, format="%(asctime)s %(name)s %(message)s")
+    torch_logger = logging.getLogger("torch")
+    torch_logger.handlers.clear()
+    torch_logger.propagate = True

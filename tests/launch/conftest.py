@@ -1,0 +1,109 @@
+"""A launcher as `el run` would start it, with ranks of the tests' own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from launch.plans import manifest_document
+
+from explicit_learning.files.resources import ROOT
+from explicit_learning.files.run_lock import hold_run
+from explicit_learning.launch.signals import blocked_stop_signals
+from explicit_learning.launch.start import launch_environment
+from explicit_learning.plan.model import Plan, build
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+PATIENCE_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A launcher that runs in a process group of its own."""
+
+    process: subprocess.Popen[str]
+    run: Path
+    temporary: Path
+
+    def wait(self) -> int:
+        return self.process.wait(PATIENCE_SECONDS)
+
+    def outcomes(self) -> list[dict[str, Any]]:
+        """Return the outcomes as the launcher handed them on."""
+        result: list[dict[str, Any]] = json.loads((self.run / "finished.json").read_text())
+        return result
+
+    def console(self) -> str:
+        return (self.run / "console.txt").read_text()
+
+    def log(self, rank: int) -> str:
+        return (self.run / "logs" / f"rank-{rank}.log").read_text()
+
+    def pid_of(self, rank: int) -> int:
+        """Return a rank's process id once it trains."""
+        ready = self.run / f"ready-{rank}"
+        end = time.monotonic() + PATIENCE_SECONDS
+        while not ready.exists():
+            assert self.process.poll() is None, f"the launcher ended too early: {self.console()}"
+            assert time.monotonic() < end, "waited too long"
+            time.sleep(0.05)
+        return int(ready.read_text())
+
+
+def ends_within(pid: int, seconds: float) -> bool:
+    """Return whether a process ends (a zombie has) within a time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.fixture
+def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., AbstractContextManager[Launch]]:
+    """Return a function that starts a launcher whose ranks do what a case of `launch.ranks` says."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+
+    @contextmanager
+    def start(case: str, *, world_size: int = 2, **variables: str) -> Iterator[Launch]:
+        run = tmp_path / "run"
+        # Signals are held back as `exec_into_launcher` holds them back.
+        own = dict(os.environ) | {"CASE": case, "PYTHONPATH": str(ROOT / "tests")} | variables
+        document = manifest_document(run, world_size)
+        with hold_run(run) as lock, (run / "console.txt").open("w") as console, blocked_stop_signals():
+            process = subprocess.Popen(
+                [sys.executable, "-m", "launch.launcher_of_ranks"],
+                env=launch_environment(document, build(Plan, document["plan"]), own, lock=lock),
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=console,
+                text=True,
+                cwd=temporary,
+                pass_fds=(lock.descriptor,),
+                process_group=0,
+            )
+        try:
+            yield Launch(process=process, run=run, temporary=temporary)
+        finally:
+            process.kill()
+            process.wait()
+
+    return start

@@ -1,0 +1,213 @@
+"""The real launcher and real ranks, as processes: what becomes of each way to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from launch.conftest import Launch, ends_within
+
+from explicit_learning.errors import Refusal
+from explicit_learning.files.run_lock import LOCK_NAME, hold_run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    Launched = Callable[..., AbstractContextManager[Launch]]
+
+pytestmark = pytest.mark.slow
+
+STOP_SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1]
+
+
+def test_both_ranks_complete(launched: Launched) -> None:
+    with launched("complete", PYTHONHASHSEED="5") as launch:
+        assert launch.wait() == 0
+    first, second = launch.outcomes()
+    assert (first["status"], first["optimizer_step"], second["facts"]["sum"]) == ("completed", 7, 3)
+    assert first["facts"]["variables"] == {
+        "MALLOC_MMAP_THRESHOLD_": "4000000000",
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONHASHSEED": "0",
+        "PYTHONSAFEPATH": "1",
+    }
+    assert first["facts"]["own_session"]
+    assert not [name for name in first["facts"]["files"] if name.endswith(LOCK_NAME)], "a rank holds the run's lock"
+    for rank in (0, 1):
+        header, *lines = launch.log(rank).splitlines()
+        assert header.startswith(f"=== launch launch-1 · rank {rank} of 2 · pid ")
+        assert lines == [f"rank {rank} says hello", "printed by Python", "written by native code"]
+    assert launch.console() == "rank 0 says hello\n"
+    assert list(launch.temporary.iterdir()) == [], "the launch's private folder is left behind"
+
+
+def test_a_failed_outcome_ends_the_run_with_its_code(launched: Launched) -> None:
+    with launched("one_fails") as launch:
+        assert launch.wait() == 65
+    first, second = launch.outcomes()
+    assert (second["message"], second["exit_code"]) == ("the ledger is another run's", 65)
+    assert (first["status"], first["message"], first["exit_code"]) == ("failed", "could not go on without rank 1", 65)
+    assert "rank 1: the ledger is another run's" in launch.console()
+
+
+def test_an_exception_on_a_rank_is_named_and_its_peer_points_to_it(launched: Launched) -> None:
+    with launched("one_raises") as launch:
+        assert launch.wait() == 74
+    first, second = launch.outcomes()
+    assert second["message"].startswith(
+        "disk full: [Errno 28] No space left on device: 'checkpoint-5'; free some space"
+    )
+    assert (first["message"], first["exit_code"]) == ("could not go on without rank 1", 74)
+    assert "Traceback" in launch.log(1)
+    assert "Traceback" not in launch.console()
+
+
+def test_a_killed_rank_is_named_with_its_log(launched: Launched) -> None:
+    with launched("both_wait") as launch:
+        launch.pid_of(0)
+        os.kill(launch.pid_of(1), signal.SIGKILL)
+        killed = time.monotonic()
+        assert launch.wait() == 70
+    assert time.monotonic() - killed < 60
+    message = launch.outcomes()[1]["message"]
+    assert message.startswith("rank 1 was killed by SIGKILL (the kernel's out-of-memory killer does that")
+    assert f"its log is {launch.run / 'logs' / 'rank-1.log'}, which ends:" in message
+    assert message.endswith("\n    the last words of a rank")
+    assert launch.outcomes()[0]["message"] == "could not go on without rank 1"
+
+
+def test_a_crash_is_traced_in_the_log(launched: Launched) -> None:
+    with launched("both_wait", world_size=1) as launch:
+        os.kill(launch.pid_of(0), signal.SIGSEGV)
+        assert launch.wait() == 70
+    assert launch.outcomes()[0]["message"].startswith("rank 0 was killed by SIGSEGV (native code crashed")
+    assert "Fatal Python error: Segmentation fault" in launch.log(0)
+
+
+def test_a_rank_that_vanishes_is_no_success(launched: Launched) -> None:
+    with launched("silent") as launch:
+        assert launch.wait() == 70
+    assert launch.outcomes()[1]["message"].startswith("rank 1 ended with exit code 0 and said nothing; its log is ")
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_a_signal_to_the_launcher_stops_all_ranks_together(launched: Launched, number: signal.Signals) -> None:
+    with launched("until_asked") as launch:
+        pids = [launch.pid_of(0), launch.pid_of(1)]
+        launch.process.send_signal(number)
+        assert launch.wait() == 75
+    for outcome in launch.outcomes():
+        assert (outcome["status"], outcome["checkpoint"]) == ("stopped", "checkpoint-1")
+        assert outcome["facts"]["signals"] == [number.name]
+    assert all(ends_within(pid, 0.1) for pid in pids)
+    assert launch.console() == f"{number.name}: stopping at the next checkpoint (send it again to end at once)\n"
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_a_signal_to_one_rank_stops_all_ranks_together(launched: Launched, number: signal.Signals) -> None:
+    with launched("until_agreed") as launch:
+        launch.pid_of(0)
+        os.kill(launch.pid_of(1), number)
+        assert launch.wait() == 75
+    first, second = launch.outcomes()
+    assert first["optimizer_step"] == second["optimizer_step"]
+    assert (first["facts"]["signals"], second["facts"]["signals"]) == ([], [number.name])
+
+
+def test_a_signal_during_the_start_is_not_lost(launched: Launched) -> None:
+    with launched("until_asked") as launch:
+        time.sleep(0.2)  # Python starts, torch is not imported yet: the default action would end the launcher here
+        launch.process.send_signal(signal.SIGTERM)
+        assert launch.wait() == 75
+    assert [outcome["status"] for outcome in launch.outcomes()] == ["stopped", "stopped"]
+
+
+def test_copies_of_a_signal_to_the_whole_group_count_once(launched: Launched) -> None:
+    with launched("until_asked") as launch:
+        ranks = [launch.pid_of(0), launch.pid_of(1)]
+        for _ in range(2):
+            os.killpg(launch.process.pid, signal.SIGINT)
+            for pid in ranks:
+                os.kill(pid, signal.SIGINT)
+            time.sleep(0.3)
+        assert launch.wait() == 75
+    assert [outcome["status"] for outcome in launch.outcomes()] == ["stopped", "stopped"]
+    assert launch.console().count("SIGINT") == 1
+
+
+@pytest.mark.parametrize(("checkpoint", "code"), [({}, 70), ({"CHECKPOINT": "1"}, 75)])
+def test_a_later_second_signal_ends_at_once(launched: Launched, checkpoint: dict[str, str], code: int) -> None:
+    with launched("deaf", **checkpoint) as launch:
+        pids = [launch.pid_of(0), launch.pid_of(1)]
+        pids += [int((launch.run / f"child-{rank}").read_text()) for rank in (0, 1)]
+        launch.process.send_signal(signal.SIGINT)
+        time.sleep(2.5)
+        assert launch.process.poll() is None
+        launch.process.send_signal(signal.SIGTERM)
+        asked = time.monotonic()
+        assert launch.wait() == code
+    assert time.monotonic() - asked < 5
+    assert all(ends_within(pid, 1) for pid in pids)
+    first = launch.outcomes()[0]
+    assert "a second signal (SIGTERM) came" in first["message"]
+    assert (first["status"], first["checkpoint"], first["optimizer_step"]) == (
+        ("stopped", "checkpoint-5", 5) if checkpoint else ("failed", None, None)
+    )
+
+
+def test_ranks_that_hang_after_a_stop_are_ended(launched: Launched) -> None:
+    with launched("deaf", world_size=1, PATIENCE="1") as launch:
+        launch.pid_of(0)
+        launch.process.send_signal(signal.SIGUSR1)
+        assert launch.wait() == 70
+    assert "no checkpoint was reached within 1 s of SIGUSR1" in launch.outcomes()[0]["message"]
+
+
+def test_nothing_outlives_a_killed_launcher(launched: Launched) -> None:
+    with launched("both_wait") as launch:
+        pids = [launch.pid_of(0), launch.pid_of(1)]
+        with pytest.raises(Refusal, match="is running this run"), hold_run(launch.run):
+            pass
+        launch.process.kill()
+        launch.process.wait()
+        assert all(ends_within(pid, 2) for pid in pids)
+    with hold_run(launch.run):
+        pass
+
+
+def test_a_hang_up_stops_like_a_signal(launched: Launched) -> None:
+    with launched("until_asked", world_size=1) as launch:
+        launch.pid_of(0)
+        launch.process.send_signal(signal.SIGHUP)
+        assert launch.wait() == 75
+    assert launch.outcomes()[0]["facts"]["signals"] == ["SIGTERM"]
+
+
+def test_data_loader_workers_live_through_a_stop(launched: Launched) -> None:
+    with launched("workers", world_size=1) as launch:
+        assert launch.wait() == 75, launch.log(0)
+    assert launch.outcomes()[0]["facts"] == {"indices": list(range(8)), "workers": 1, "requested": True}
+
+
+def test_a_suspended_launcher_goes_on(launched: Launched) -> None:
+    with launched("until_asked") as launch:
+        pids = [launch.pid_of(0), launch.pid_of(1)]
+        launch.process.send_signal(signal.SIGSTOP)
+        time.sleep(25)  # longer than the rendezvous waits for a sign of life, which would restart the ranks
+        launch.process.send_signal(signal.SIGCONT)
+        time.sleep(2)
+        launch.process.send_signal(signal.SIGTERM)
+        assert launch.wait() == 75
+    assert [outcome["facts"]["pid"] for outcome in launch.outcomes()] == pids
+
+
+def test_a_second_launch_appends_to_the_logs(launched: Launched) -> None:
+    for _ in range(2):
+        with launched("silent", world_size=1) as launch:
+            assert launch.wait() == 0
+    assert launch.log(0).count("=== launch") == 2

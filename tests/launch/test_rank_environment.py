@@ -1,0 +1,107 @@
+"""What ranks find in their environment, and why."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from launch.plans import plan
+
+from explicit_learning.files.resources import ROOT
+from explicit_learning.launch.environment import SETTINGS, rank_environment, scratch_environment
+
+
+def test_cpu_ranks_get_allocator_threads_and_no_gpu() -> None:
+    settings = rank_environment(plan(world_size=1), {}, cores=64).settings
+    assert settings["MALLOC_MMAP_THRESHOLD_"] == "4000000000"
+    assert settings["MALLOC_TRIM_THRESHOLD_"] == "4000000000"
+    assert (settings["OMP_NUM_THREADS"], settings["CUDA_VISIBLE_DEVICES"]) == ("1", "")
+    assert "CUBLAS_WORKSPACE_CONFIG" not in settings
+
+
+@pytest.mark.parametrize(("cores", "world_size", "threads"), [(64, 8, "8"), (4, 8, "1"), (9, 2, "4")])
+def test_gpu_ranks_share_the_cores(cores: int, world_size: int, threads: str) -> None:
+    settings = rank_environment(plan(accelerator="cuda", world_size=world_size), {}, cores=cores).settings
+    assert settings["OMP_NUM_THREADS"] == threads
+    assert "MALLOC_MMAP_THRESHOLD_" not in settings
+    assert "CUDA_VISIBLE_DEVICES" not in settings
+
+
+def test_strict_runs_on_gpus_pin_cublas_and_nccl() -> None:
+    strict = rank_environment(plan(accelerator="cuda", determinism="strict"), {}).settings
+    seeded = rank_environment(plan(accelerator="cuda"), {}).settings
+    assert {name: strict[name] for name in sorted(strict.keys() - seeded.keys())} == {
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+        "FLASH_ATTENTION_DETERMINISTIC": "1",
+        "NCCL_ALGO": "Ring",
+        "NCCL_NVLS_ENABLE": "0",
+        "NCCL_PROTO": "Simple",
+        "NVIDIA_TF32_OVERRIDE": "0",
+    }
+
+
+def test_what_changes_results_is_replaced_and_recorded() -> None:
+    own = {"PYTHONHASHSEED": "7", "HF_HUB_OFFLINE": "1", "ACCELERATE_MIXED_PRECISION": "fp16", "EDITOR": "vi"}
+    environment = rank_environment(plan(), own)
+    assert environment.overridden == {"PYTHONHASHSEED": "7", "ACCELERATE_MIXED_PRECISION": "fp16"}
+    assert environment.variables["PYTHONHASHSEED"] == "0"
+    assert environment.variables["EDITOR"] == "vi"
+    assert "ACCELERATE_MIXED_PRECISION" not in environment.variables
+    assert "EDITOR" not in environment.settings
+
+
+def test_what_changes_only_comfort_stands_and_is_recorded() -> None:
+    environment = rank_environment(plan(accelerator="cuda"), {"OMP_NUM_THREADS": "3"}, cores=64)
+    assert environment.settings["OMP_NUM_THREADS"] == "3"
+    assert environment.overridden == {}
+
+
+def test_every_setting_has_a_reason() -> None:
+    assert [setting.name for setting in SETTINGS if not setting.reason] == []
+
+
+def test_the_package_is_found_from_anywhere_and_before_the_users_path(tmp_path: Path) -> None:
+    (tmp_path / "explicit_learning").mkdir()
+    (tmp_path / "explicit_learning" / "__init__.py").write_text("raise SystemExit('the wrong package')")
+    variables = rank_environment(plan(), dict(os.environ) | {"PYTHONPATH": str(tmp_path)}).variables
+    assert variables["PYTHONPATH"] == f"{ROOT}{os.pathsep}{tmp_path}"
+    code = "import explicit_learning; print(explicit_learning.__file__)"
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=variables, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == str(ROOT / "explicit_learning" / "__init__.py")
+
+
+def test_a_known_user_keeps_home_and_caches(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    assert scratch_environment({"HOME": str(tmp_path)}, scratch, user_is_known=True) == {
+        "HF_DATASETS_CACHE": str(scratch / "datasets")
+    }
+
+
+def test_an_unknown_user_gets_a_name_a_home_and_caches(tmp_path: Path) -> None:
+    found = scratch_environment({"HOME": "/missing", "TRITON_CACHE_DIR": "/t"}, tmp_path, user_is_known=False)
+    assert found == {
+        "HF_DATASETS_CACHE": str(tmp_path / "datasets"),
+        "USER": "explicit",
+        "LOGNAME": "explicit",
+        "HOME": str(tmp_path),
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
+    }
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_a_uid_without_a_passwd_entry_has_a_user_name(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    bare = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+    code = (
+        "import getpass, os\n"
+        "from pathlib import Path\n"
+        "from explicit_learning.launch.environment import scratch_environment\n"
+        "os.setuid(54321)\n"
+        f"os.environ.update(scratch_environment(os.environ, Path({str(tmp_path)!r})))\n"
+        "print(getpass.getuser(), Path.home())\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], env=bare, capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["explicit", str(tmp_path)]

@@ -1,0 +1,79 @@
+"""Which of several failures is the cause."""
+
+import os
+import signal
+from pathlib import Path
+
+from explicit_learning.files.atomic import write_json
+from explicit_learning.launch.outcome import RankOutcome, outcome_path, read_outcome, write_outcome
+from explicit_learning.launch.settle import settle
+
+COMPLETED = RankOutcome(status="completed", optimizer_step=9, facts={"loss": 0.5})
+LOST = RankOutcome(
+    status="failed", optimizer_step=None, message="RuntimeError: Connection closed by peer", exit_code=70
+)
+NONE: frozenset[int] = frozenset()
+
+
+def failure(message: str, code: int) -> RankOutcome:
+    return RankOutcome(status="failed", optimizer_step=None, message=message, exit_code=code)
+
+
+def leave(folder: Path, *outcomes: RankOutcome | None, times: tuple[float, ...] = ()) -> None:
+    for rank, outcome in enumerate(outcomes):
+        if outcome is not None:
+            write_outcome(folder, rank, outcome)
+    for rank, at in enumerate(times):
+        if outcome_path(folder, rank).exists():
+            os.utime(outcome_path(folder, rank), (at, at))
+
+
+def test_outcomes_come_back_as_written(tmp_path: Path) -> None:
+    leave(tmp_path, COMPLETED)
+    assert read_outcome(tmp_path, 0) == COMPLETED
+    assert read_outcome(tmp_path, 1) is None
+
+
+def test_a_crash_after_the_last_word_changes_nothing(tmp_path: Path) -> None:
+    leave(tmp_path, COMPLETED, COMPLETED)
+    codes = {0: 0, 1: -signal.SIGSEGV}
+    settled = settle(tmp_path, tmp_path, exit_codes=codes, failed_first=frozenset({1}), end_reason=None)
+    assert settled == (COMPLETED, COMPLETED)
+
+
+def test_a_silent_death_is_the_cause_of_a_lost_peer(tmp_path: Path) -> None:
+    leave(tmp_path, LOST, None)
+    codes = {0: 70, 1: -signal.SIGKILL}
+    first, second = settle(tmp_path, tmp_path, exit_codes=codes, failed_first=frozenset({0, 1}), end_reason=None)
+    assert first.message == "could not go on without rank 1"
+    assert (second.message or "").startswith("rank 1 was killed by SIGKILL")
+
+
+def test_a_rank_that_the_agent_killed_is_a_consequence(tmp_path: Path) -> None:
+    leave(tmp_path, None, failure("the ledger is another run's", 65))
+    codes = {0: -signal.SIGKILL, 1: 65}
+    for failed_first in (frozenset({1}), NONE):  # the agent may see a failure before we do
+        first, second = settle(tmp_path, tmp_path, exit_codes=codes, failed_first=failed_first, end_reason=None)
+        assert (first.message, first.exit_code) == ("could not go on without rank 1", 65)
+        assert (second.message, second.exit_code) == ("the ledger is another run's", 65)
+
+
+def test_of_two_failures_the_earlier_decides_and_both_are_told(tmp_path: Path) -> None:
+    leave(tmp_path, failure("late", 65), failure("early", 74), times=(20.0, 10.0))
+    settled = settle(tmp_path, tmp_path, exit_codes={0: 65, 1: 74}, failed_first=frozenset({0, 1}), end_reason=None)
+    assert [(outcome.message, outcome.exit_code) for outcome in settled] == [("late", 74), ("early", 74)]
+
+
+def test_what_was_ended_at_once_stands_at_its_newest_complete_checkpoint(tmp_path: Path) -> None:
+    leave(tmp_path, LOST, None)
+    codes = {0: 70, 1: -signal.SIGKILL}
+    (tmp_path / "checkpoint-20").mkdir()
+    nothing = settle(tmp_path, tmp_path, exit_codes=codes, failed_first=NONE, end_reason="asked twice")
+    assert [(outcome.status, outcome.code) for outcome in nothing] == [("failed", 70)] * 2
+    for step in (5, 10):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        write_json(tmp_path / f"checkpoint-{step}" / "complete.json", {})
+    something = settle(tmp_path, tmp_path, exit_codes=codes, failed_first=NONE, end_reason="asked twice")
+    assert [(outcome.status, outcome.checkpoint, outcome.optimizer_step, outcome.code) for outcome in something] == [
+        ("stopped", "checkpoint-10", 10, 75)
+    ] * 2

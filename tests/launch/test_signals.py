@@ -1,0 +1,99 @@
+"""How one process takes stop signals, and how it dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from launch.conftest import ends_within
+
+from explicit_learning.files.resources import ROOT
+from explicit_learning.launch.signals import STOP_SIGNALS, StopRequest, blocked_stop_signals, stop_signals_to
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_a_signal_sets_the_flag_and_nothing_else(number: signal.Signals) -> None:
+    stop = StopRequest()
+    stop_signals_to(stop)
+    assert not stop.requested()
+    before = time.monotonic()
+    os.kill(os.getpid(), number)
+    assert stop.requested()
+    [arrival] = stop.arrivals()
+    assert arrival.signal == number
+    assert before <= arrival.at <= time.monotonic()
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_signal_that_came_early_is_delivered_late() -> None:
+    stop = StopRequest()
+    with blocked_stop_signals():
+        os.kill(os.getpid(), signal.SIGUSR1)  # the default action would end this process
+        signal.signal(signal.SIGUSR1, stop.note)
+        assert not stop.requested()
+    assert stop.requested()
+
+
+def run_python(code: str) -> subprocess.Popen[str]:
+    environment = dict(os.environ) | {"PYTHONPATH": str(ROOT)}
+    return subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
+
+
+FAMILY = """
+import os, time
+from explicit_learning.launch.signals import {function}
+parent = os.getpid()
+child = os.fork()
+if child == 0:
+    {call}
+    print(os.getpid(), flush=True)
+    time.sleep(60)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "call"),
+    [("die_with_parent", "die_with_parent(parent)"), ("ignore_signals_in_worker", "ignore_signals_in_worker(0)")],
+)
+def test_a_child_dies_with_its_parent(function: str, call: str) -> None:
+    with run_python(FAMILY.format(function=function, call=call)) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        if function == "ignore_signals_in_worker":
+            for number in STOP_SIGNALS:
+                os.kill(child, number)
+            assert not ends_within(child, 0.3)
+        parent.kill()
+        assert ends_within(child, 2)
+
+
+ORPHAN = """
+from explicit_learning.launch.signals import die_with_parent
+try:
+    die_with_parent(1)
+except ProcessLookupError as error:
+    print(error)
+"""
+
+
+def test_a_child_whose_parent_is_gone_does_not_start() -> None:
+    with run_python(ORPHAN) as process:
+        assert process.communicate()[0] == "parent process 1 has ended\n"

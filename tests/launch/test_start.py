@@ -1,0 +1,109 @@
+"""The last act of the light process, with a program in the launcher's place that says what it was given."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from launch.plans import manifest_document, plan
+
+from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.files.resources import ROOT
+from explicit_learning.files.run_lock import RunLock
+from explicit_learning.launch.manifest import read_launch_manifest
+from explicit_learning.launch.start import FOLDER_PREFIX, launch_environment
+
+STARTER = """
+import json, os, sys
+from pathlib import Path
+from launch.plans import manifest_document, plan
+from explicit_learning.files.run_lock import hold_run
+from explicit_learning.launch.start import exec_into_launcher
+run, sys.executable = Path(sys.argv[1]), sys.argv[2]
+print(os.getpid(), flush=True)
+with hold_run(run) as lock:
+    exec_into_launcher(manifest_document(run, 1), plan(), os.environ, lock=lock)
+"""
+LAUNCHER = """#!{python}
+import json, os, signal, sys
+from pathlib import Path
+print(json.dumps({{
+    "pid": os.getpid(),
+    "arguments": sys.argv[1:],
+    "variables": dict(os.environ),
+    "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+    "lock": os.readlink(f"/proc/self/fd/{{os.environ['EXPLICIT_RUN_LOCK']}}"),
+}}))
+"""
+
+
+def test_the_process_becomes_the_launcher_with_lock_and_environment(tmp_path: Path) -> None:
+    run, launcher = tmp_path / "run", tmp_path / "launcher"
+    launcher.write_text(LAUNCHER.format(python=sys.executable))
+    launcher.chmod(0o755)
+    environment = dict(os.environ) | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", STARTER, str(run), str(launcher)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=tmp_path)
+    pid, text = done.stdout.splitlines()
+    found = json.loads(text)
+    assert found["pid"] == int(pid)
+    assert found["arguments"] == ["-m", "explicit_learning.launch"]
+    assert found["blocked"] == sorted([signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+    assert found["lock"] == str(run / ".lock")
+    assert found["variables"]["MALLOC_MMAP_THRESHOLD_"] == "4000000000"
+    assert read_launch_manifest(found["variables"]).launch_id == "launch-1"
+    folder = Path(found["variables"]["EXPLICIT_LAUNCH_MANIFEST"]).parent
+    assert folder.parent == tmp_path
+    assert folder.name.startswith(FOLDER_PREFIX)
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_no_place_for_the_launch_manifest_is_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with pytest.raises(Refusal, match="set TMPDIR to a writable folder") as caught:
+        launch_environment(manifest_document(tmp_path, 1), plan(), {}, lock=RunLock(descriptor=3, nonce="n"))
+    assert caught.value.exit_code == ExitCode.IO
+
+
+@pytest.mark.parametrize("module", ["launch.launcher_of_ranks", "launch.ranks"])
+def test_without_a_launch_manifest_nothing_starts(module: str) -> None:
+    environment = dict(os.environ) | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "CASE": "complete"}
+    done = subprocess.run([sys.executable, "-m", module], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 64
+    assert "start training with `el run PLAN`" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("change", ["removed", "of another file"])
+def test_a_launcher_without_the_runs_lock_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    own = dict(os.environ) | {"PYTHONPATH": str(ROOT / "tests"), "CASE": "complete"}
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / ".lock").write_text("{}")
+    variables = launch_environment(manifest_document(run, 1), plan(), own, lock=RunLock(descriptor=0, nonce="n"))
+    if change == "removed":
+        del variables["EXPLICIT_RUN_LOCK"]
+    command = [sys.executable, "-m", "launch.launcher_of_ranks"]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    assert done.returncode == 64
+    assert "the run is not locked by this process" in done.stderr
+    assert not (run / "logs").exists()
+
+
+def test_a_changed_launch_manifest_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    document = manifest_document(tmp_path, 1)
+    variables = launch_environment(document, plan(), {}, lock=RunLock(descriptor=0, nonce="n"))
+    path = Path(variables["EXPLICIT_LAUNCH_MANIFEST"])
+    path.write_bytes(path.read_bytes().replace(b"launch-1", b"launch-2"))
+    with pytest.raises(Refusal, match="hash"):
+        read_launch_manifest(variables)
