@@ -29,6 +29,7 @@ __all__ = ["COMPLETION_MARKER", "PLAN_NAME", "check_output"]
 GATE = "output"
 PLAN_NAME = "plan.json"
 COMPLETION_MARKER = "training-complete.json"
+RUN_MANIFEST = "run-manifest.json"
 # Neither makes a folder somebody's: a volume's own folder, and an earlier attempt that ended before its plan was there.
 IGNORED = {LOCK_NAME, "lost+found"}
 PROBE = b"explicit-learning writes this to see whether it can\n" * 80  # more than a block: a full disk takes the name
@@ -82,12 +83,21 @@ def _ownership_faults(folder: Path, frozen_config_sha256: str | None) -> Iterato
     if owner is not None and owner != frozen_config_sha256:
         expected = f"a run of plan {frozen_config_sha256}" if frozen_config_sha256 else "an empty folder, or none"
         yield _fault(folder, f"it holds a run of another plan ({owner})", expected, OTHER_FOLDER)
-    elif COMPLETION_MARKER in names:
+    elif COMPLETION_MARKER in names and not _awaits_amendment(folder / RUN_MANIFEST):
         fix = f"use what is there (el verify {folder}), or {OTHER_FOLDER} to run again"
         yield _fault(folder, "this run is already complete", "an unfinished run, or no folder", fix)
     elif owner is None:
         listed = ", ".join(sorted(names)[:5])
         yield _fault(folder, f"it holds files that are no run: {listed}", "an empty folder, or none", OTHER_FOLDER)
+
+
+def _awaits_amendment(run_manifest: Path) -> bool:
+    """Whether a crash kept the run manifest from saying what the marker says: the next run command mends that."""
+    try:
+        value = json.loads(run_manifest.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and value.get("status") not in {None, "completed"}
 
 
 def _owner(plan: Path) -> str | None:

@@ -79,6 +79,18 @@ def test_a_completed_run(tmp_path: Path) -> None:
     assert fault.found == "this run is already complete"
 
 
+@pytest.mark.parametrize(
+    ("manifest", "refused"),
+    [('{"status": "running"}', False), ('{"status": "completed"}', True), ("{}", True), ("[]", True), ("{", True)],
+)
+def test_a_completion_that_a_crash_kept_out_of_the_manifest_is_left_to_be_entered(
+    manifest: str, refused: bool, tmp_path: Path
+) -> None:
+    (write_run(tmp_path) / "training-complete.json").write_text("{}")
+    (tmp_path / "run-manifest.json").write_text(manifest)
+    assert len(check_output(tmp_path, frozen_config_sha256=OURS)) == refused
+
+
 @pytest.mark.parametrize("plan", [None, 5, [OURS]])
 def test_a_plan_without_identity_is_foreign(plan: object, tmp_path: Path) -> None:
     assert "no run: plan.json" in fault_of(write_run(tmp_path, plan)).found
