@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.launch.signals import ignore_signals_in_worker
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
+from explicit_learning.provenance.events import append_event
 from explicit_learning.provenance.tensors import file_tensors_sha256
 from explicit_learning.resume.adapters import (
     WEIGHTS_NAME,
@@ -152,7 +153,8 @@ class DurableTrainer(_Base):
         folder = manifest.run / name
         if context.rank == 0:
             if folder.exists():
-                set_aside_folder(manifest.run, name)
+                stored = set_aside_folder(manifest.run, name)
+                append_event(manifest.run, "set-aside", {"what": "earlier checkpoint of this step", "stored": stored})
             folder.mkdir()
         barrier()
         if context.rank == 0:
@@ -163,11 +165,13 @@ class DurableTrainer(_Base):
             if self.loop.metrics is not None:
                 self.loop.metrics.flush()
             seal_checkpoint(folder, manifest.plan, step=step, run_manifest_sha256=manifest.run_manifest_sha256)
-            rotate_checkpoints(
+            removed = rotate_checkpoints(
                 manifest.run,
                 keep=manifest.plan.optimisation.save_total_limit,
                 protected=protected_checkpoints(manifest.plan),
             )
+            data = {"checkpoint": name, "optimizer_step": step, "removed": removed}
+            append_event(manifest.run, "checkpoint", data)
         barrier()
         self.loop.checkpoint = name
 

@@ -14,6 +14,7 @@ from explicit_learning.accounting.budget import cycle_token_bound
 from explicit_learning.accounting.frontier import RankFrontiers
 from explicit_learning.accounting.ledger import Ledger, LedgerEntry
 from explicit_learning.accounting.trace import Trace, TraceRow
+from explicit_learning.provenance.events import append_event
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,6 +70,9 @@ class Records:
             frontiers.trace if frontiers else None,
             running_commit=manifest.running_commit,
         )
+        for aside in (ledger.set_aside, trace.set_aside):
+            if aside is not None:
+                append_event(manifest.run, "set-aside", {"what": "rows beyond the checkpoint", **aside.to_json()})
         return cls(ledger=ledger, trace=trace, bound=cycle_token_bound(manifest.plan))
 
     def append(self, completions: Sequence[Completion], *, optimizer_step: int) -> None:
