@@ -42,7 +42,8 @@ find_python() {
         refuse "Python $bare without the venv module" "a Python that can make environments" \
             "apt-get install python$bare-venv"
     fi
-    refuse "$(python3 --version 2>&1 || true) as python3, and no python3.12 or python3.11" "Python 3.11 or 3.12" \
+    answer=$(python3 --version 2>/dev/null) || answer="no python3"
+    refuse "$answer, and no python3.12 or python3.11" "Python 3.11 or 3.12" \
         "apt-get install python3 python3-venv, or set EXPLICIT_PYTHON to the Python to use"
 }
 
