@@ -5,6 +5,9 @@ inside its loop and gives ranks 30 s. The agent underneath has none of these hab
 right environment, watches them, and reports each one's exit code. This module uses it as it is and adds what a run of
 ours needs between two looks at the ranks: passing a stop on, and ending at once when it is asked for twice.
 
+When a rank fails, the agent asks the others to stop and kills them 30 s later. They have nothing to save by then: a
+checkpoint is complete only when every rank has handed in its part.
+
 Ranks are never restarted here. A run goes on by the same command, in new processes, from a checkpoint whose state is
 proven; a restart inside the launcher would continue from a launch manifest that describes another start.
 """

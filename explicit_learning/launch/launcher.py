@@ -12,7 +12,6 @@ import os
 import shutil
 import signal
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -96,5 +95,9 @@ def _explain(outcomes: tuple[RankOutcome, ...]) -> None:
 
 def _say(text: str) -> None:
     """Write a line for whoever still listens: the run does not end because nobody does."""
-    with suppress(OSError):
+    try:
         print(text, file=sys.stderr, flush=True)
+    except OSError:  # what is still buffered would fail again when the interpreter ends, and change the exit code
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stderr.fileno())
+        os.close(nowhere)

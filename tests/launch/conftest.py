@@ -75,6 +75,12 @@ def ends_within(pid: int, seconds: float) -> bool:
     return False
 
 
+def _broken_pipe() -> int:
+    reader, writer = os.pipe()
+    os.close(reader)
+    return writer
+
+
 @pytest.fixture
 def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., AbstractContextManager[Launch]]:
     """Return a function that starts a launcher whose ranks do what a case of `launch.ranks` says."""
@@ -83,7 +89,7 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., A
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
 
     @contextmanager
-    def start(case: str, *, world_size: int = 2, **variables: str) -> Iterator[Launch]:
+    def start(case: str, *, world_size: int = 2, somebody_listens: bool = True, **variables: str) -> Iterator[Launch]:
         run = tmp_path / "run"
         # Signals are held back as `exec_into_launcher` holds them back.
         own = dict(os.environ) | {"CASE": case, "PYTHONPATH": str(ROOT / "tests")} | variables
@@ -94,7 +100,7 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., A
                 env=launch_environment(document, build(Plan, document["plan"]), own, lock=lock),
                 stdin=subprocess.DEVNULL,
                 stdout=console,
-                stderr=console,
+                stderr=console if somebody_listens else _broken_pipe(),
                 text=True,
                 cwd=temporary,
                 pass_fds=(lock.descriptor,),

@@ -54,6 +54,7 @@ def until_asked(context: RankContext) -> RankOutcome:
     ready(context)
     while not context.stop.requested():
         time.sleep(0.02)
+    time.sleep(1)  # saving takes a while
     facts = {"signals": [arrival.signal.name for arrival in context.stop.arrivals()], "pid": os.getpid()}
     return RankOutcome(status="stopped", optimizer_step=1, checkpoint="checkpoint-1", facts=facts)
 

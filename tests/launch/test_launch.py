@@ -206,6 +206,15 @@ def test_a_suspended_launcher_goes_on(launched: Launched) -> None:
     assert [outcome["facts"]["pid"] for outcome in launch.outcomes()] == pids
 
 
+def test_a_run_does_not_end_because_nobody_listens(launched: Launched) -> None:
+    with launched("complete", somebody_listens=False) as launch:
+        assert launch.wait() == 0
+    with launched("until_asked", world_size=1, somebody_listens=False) as launch:
+        launch.pid_of(0)
+        launch.process.send_signal(signal.SIGTERM)
+        assert launch.wait() == 75
+
+
 def test_a_second_launch_appends_to_the_logs(launched: Launched) -> None:
     for _ in range(2):
         with launched("silent", world_size=1) as launch:
