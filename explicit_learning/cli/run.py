@@ -87,6 +87,7 @@ def _launch(path: Path, plan: Plan, checked: Checked, folder: Path, lock: RunLoc
         image=image_identity(),
         code=code,
         launch_id=launch_id,
+        gates={"plan_file": str(path.resolve())},
     )
     if prepared.action == "finalise":
         return

@@ -1,1 +1,1 @@
-"""Greedy evaluation on the frozen evaluation rows."""
+"""What a model answers on held-out questions, per relation."""

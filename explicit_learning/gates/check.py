@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-__all__ = ["Checked", "check_plan"]
+__all__ = ["Checked", "check_inputs", "check_plan"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,22 +53,26 @@ class Checked:
     @property
     def paths(self) -> ResolvedPaths:
         """Absolute paths of what the plan names."""
-        plan = self.document.plan
-        if plan is None:
-            raise AssertionError("paths of a refused plan")
-        base = self.document.path.resolve().parent
+        return _resolve(self.document)
 
-        def resolved(path: str) -> str:
-            return str((base / path).resolve())
 
-        return ResolvedPaths(
-            model=resolved(plan.model.path),
-            initial_adapter=resolved(plan.initial_adapter.path) if plan.initial_adapter else None,
-            dataset=resolved(plan.data.dataset.path),
-            asset_root=resolved(plan.data.asset_root),
-            evaluation=resolved(plan.data.evaluation_manifest.path),
-            prompt=resolved(plan.prompt.path),
-        )
+def _resolve(document: PlanDocument) -> ResolvedPaths:
+    plan = document.plan
+    if plan is None:
+        raise AssertionError("paths of a refused plan")
+    base = document.path.resolve().parent
+
+    def resolved(path: str) -> str:
+        return str((base / path).resolve())
+
+    return ResolvedPaths(
+        model=resolved(plan.model.path),
+        initial_adapter=resolved(plan.initial_adapter.path) if plan.initial_adapter else None,
+        dataset=resolved(plan.data.dataset.path),
+        asset_root=resolved(plan.data.asset_root),
+        evaluation=resolved(plan.data.evaluation_manifest.path),
+        prompt=resolved(plan.prompt.path),
+    )
 
 
 def check_plan(path: Path, *, out: Path | None) -> Checked:
@@ -86,6 +90,28 @@ def check_plan(path: Path, *, out: Path | None) -> Checked:
     return Checked(document=document, faults=(*document.faults, *gates.faults()))
 
 
+def check_inputs(path: Path, *, expected: str) -> ResolvedPaths:
+    """Check what a plan names, and not the machine, and return where it lies.
+
+    Args:
+        path: The plan.
+        expected: The frozen hash that it must have.
+
+    Raises:
+        Refusal: With everything that is wrong with the plan, the model, the adapter, the prompt or the data.
+    """
+    document = read_plan(path)
+    gates = _Gates(document=document, base=path.resolve().parent, file=str(path), out=None)
+    faults = [*document.faults, *gates.input_faults()]
+    if document.plan is not None and (found := document.plan.frozen_config_sha256) != expected:
+        fix = "name the plan that the run was started with"
+        pointer = "/frozen_config_sha256"
+        faults.append(Fault(gate="plan", file=str(path), pointer=pointer, found=found, expected=expected, fix=fix))
+    if faults:
+        raise Refusal(faults)
+    return _resolve(document)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Gates:
     document: PlanDocument
@@ -93,17 +119,21 @@ class _Gates:
     file: str
     out: Path | None
 
+    def input_faults(self) -> Iterator[Fault]:
+        yield from self._run((("model",), self._model), (("initial_adapter",), self._adapter))
+        yield from self._run((("prompt",), self._prompt), (("data",), self._data))
+
     def faults(self) -> Iterator[Fault]:
-        gates: tuple[tuple[tuple[str, ...], Callable[[], list[Fault]]], ...] = (
-            (("environment_lock_sha256",), self._environment),
-            (("model",), self._model),
-            (("initial_adapter",), self._adapter),
-            (("prompt",), self._prompt),
+        yield from self._run((("environment_lock_sha256",), self._environment))
+        yield from self.input_faults()
+        yield from self._run(
             (("hardware",), self._hardware),
-            (("data",), self._data),
             (("frozen_config_sha256",), self._output),
             (("arm", "model", "lora", "optimisation", "hardware", "generation", "objective"), self._disk),
         )
+
+    def _run(self, *gates: tuple[tuple[str, ...], Callable[[], list[Fault]]]) -> Iterator[Fault]:
+        """Run the gates whose groups of the plan are in order."""
         for groups, gate in gates:
             if all(map(self._sound, groups)):
                 try:

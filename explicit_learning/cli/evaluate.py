@@ -1,0 +1,38 @@
+"""`el evaluate RUN…`: greedy answers to the frozen evaluation rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from explicit_learning.cli.output import add_json_argument, answer
+from explicit_learning.evaluation.requests import answer_requests, evaluation_of_run
+from explicit_learning.report.table import evaluation_table
+
+if TYPE_CHECKING:
+    import argparse
+
+    from explicit_learning.errors import ExitCode
+
+__all__ = ["HELP", "NAME", "add_arguments", "run"]
+
+NAME = "evaluate"
+HELP = "greedy evaluation of a run on its frozen evaluation rows"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a completed run directory")
+    whose = "whose answers: the final adapter's (default), the initial adapter's, or the base model's"
+    parser.add_argument("--which", choices=("final", "initial", "base"), default="final", help=whose)
+    parser.add_argument("--plan", type=Path, help="the plan a run was started with, if it moved")
+    add_json_argument(parser)
+
+
+def run(args: argparse.Namespace) -> ExitCode:
+    """Evaluate, and print a table or the evaluations."""
+    requests = [evaluation_of_run(folder, args.which, plan_file=args.plan) for folder in args.runs]
+    evaluations = answer_requests(requests)
+    if not args.json:
+        print(evaluation_table([(request.label, found) for request, found in zip(requests, evaluations, strict=True)]))
+    return answer([], as_json=args.json, evaluations=evaluations)

@@ -1,0 +1,42 @@
+"""The process that evaluates: what `el evaluate` starts with a rank's environment.
+
+It reads requests from standard input, one JSON object, and writes each evaluation whole. Several are answered in one
+process because importing the libraries takes longer than answering for a small model.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from explicit_learning.errors import Refusal
+from explicit_learning.evaluation.greedy import evaluate
+from explicit_learning.files.atomic import write_json
+from explicit_learning.files.progress import say
+from explicit_learning.plan.model import Plan, ResolvedPaths, build
+
+
+def main() -> int:
+    """Answer every request and return an exit code."""
+    requests: list[dict[str, Any]] = json.load(sys.stdin)
+    for request in requests:
+        out = Path(request["out"])
+        say(f"evaluating {request['label']}")
+        try:
+            summary = evaluate(
+                build(Plan, request["plan"]),
+                build(ResolvedPaths, request["paths"]),
+                adapter=Path(request["adapter"]) if request["adapter"] else None,
+            )
+        except Refusal as refusal:
+            say(str(refusal))
+            return int(refusal.exit_code)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_json(out, request["identities"] | summary)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

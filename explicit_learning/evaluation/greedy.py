@@ -1,0 +1,147 @@
+"""Greedy, constrained answers of a model with or without an adapter.
+
+The same prompts, the same constraint and the same scoring as in training; only the choice of tokens differs: the most
+probable allowed one, so that a number is a property of the weights and not of a seed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from explicit_learning.data.images import ImageStore
+from explicit_learning.data.prompt import load_system_prompt, prompt_messages
+from explicit_learning.data.reading import read_slot_rows
+from explicit_learning.evaluation.summary import Answered, summarise
+from explicit_learning.plan.model import Reward
+from explicit_learning.rewards import REWARD_VERSION, score
+from explicit_learning.training.arguments import TEMPLATE_OPTIONS
+from explicit_learning.training.constraint import Greedy, compile_constraint, constrained
+from explicit_learning.training.model import load_base, load_processor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from transformers import ProcessorMixin
+
+    from explicit_learning.data.rows import SlotRow
+    from explicit_learning.plan.model import Plan, ResolvedPaths
+    from explicit_learning.training.constraint import Constraint
+
+__all__ = ["answer_rows", "evaluate", "model_inputs"]
+
+BATCH = 64
+WEIGHTS = Reward(version=REWARD_VERSION, answer=1.0, format=0.0, malformed=-1.0)
+
+
+def evaluate(
+    plan: Plan,
+    paths: ResolvedPaths,
+    *,
+    adapter: Path | None,
+    batch: int = BATCH,
+    say: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Answer a plan's evaluation rows and return the summary (see `summarise`).
+
+    Args:
+        plan: Says how the model is loaded and how long an answer may be.
+        paths: Where model, evaluation rows, images and prompt are.
+        adapter: Folder of the adapter, or ``None`` for the base model alone.
+        batch: Rows per forward.
+        say: Takes lines of progress.
+
+    Raises:
+        Refusal: If the rows, an image or the prompt is wrong.
+    """
+    from peft import PeftModel
+
+    rows = read_slot_rows(Path(paths.evaluation), split="evaluation")
+    folder = Path(paths.model)
+    processor = load_processor(folder)
+    model: Any = load_base(folder, plan.model)
+    if adapter is not None:
+        model = PeftModel.from_pretrained(model, str(adapter))
+    device = torch.device("cuda" if plan.hardware.accelerator == "cuda" else "cpu")
+    model.to(device).eval()
+    answers = answer_rows(
+        model,
+        processor,
+        rows,
+        plan=plan,
+        system=load_system_prompt(Path(paths.prompt)),
+        images=ImageStore(Path(paths.asset_root)),
+        batch=batch,
+        say=say,
+    )
+    return summarise(answers)
+
+
+def answer_rows(
+    model: Any,  # noqa: ANN401 - a model with `generate`, wrapped or not
+    processor: ProcessorMixin,
+    rows: Sequence[SlotRow],
+    *,
+    plan: Plan,
+    system: str,
+    images: ImageStore,
+    batch: int = BATCH,
+    say: Callable[[str], None] | None = None,
+) -> list[Answered]:
+    """Answer each row's selected view greedily, in the order of the rows."""
+    tokenizer = processor.tokenizer
+    constraint = compile_constraint(
+        tokenizer,
+        regex=plan.generation.answer_regex,
+        vocabulary=model.get_output_embeddings().weight.shape[0],
+        terminal=plan.generation.terminal_token_ids,
+    )
+    answers: list[Answered] = []
+    for start in range(0, len(rows), batch):
+        part = rows[start : start + batch]
+        inputs = model_inputs(processor, part, system=system, images=images)
+        ids, _ = constrained(
+            model,
+            {name: value.to(model.device) for name, value in inputs.items()},
+            constraint=constraint,
+            chooser=Greedy(),
+            max_tokens=plan.generation.max_completion_tokens,
+            pad=tokenizer.pad_token_id,
+        )
+        answers += [_answered(row, sampled, tokenizer, constraint) for row, sampled in zip(part, ids, strict=True)]
+        if say is not None:
+            say(f"answered {len(answers)} of {len(rows)} held-out questions")
+    return answers
+
+
+def model_inputs(
+    processor: ProcessorMixin, rows: Sequence[SlotRow], *, system: str, images: ImageStore
+) -> dict[str, torch.Tensor]:
+    """Return left-padded inputs that show each row's selected view."""
+    texts = [
+        processor.apply_chat_template(
+            prompt_messages(system, row.question, row.choices, image_count=len(row.selected_view.images)),
+            tokenize=False,
+            add_generation_prompt=True,
+            **TEMPLATE_OPTIONS,
+        )
+        for row in rows
+    ]
+    shown = [[images.load(image, row=row.slot_id) for image in row.selected_view.images] for row in rows]
+    encoded = processor(text=texts, images=shown, padding=True, padding_side="left", return_tensors="pt")
+    return dict(encoded)
+
+
+def _answered(row: SlotRow, ids: list[int], tokenizer: Any, constraint: Constraint) -> Answered:  # noqa: ANN401
+    text = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    result = score(
+        text,
+        terminated=ids[-1] in constraint.terminal,
+        gold=row.target,
+        answer_type=row.answer_type,
+        choices=row.choices,
+        weights=WEIGHTS,
+    )
+    return Answered(row=row, text=text, score=result)

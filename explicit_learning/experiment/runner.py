@@ -1,0 +1,218 @@
+"""Running an experiment: SFT first, then every RL arm from the same adapter, each run skipped if it is complete.
+
+Plans are frozen here, not by hand, because an RL plan names the adapter of an SFT run that did not exist when the
+document was written. Whether the plans may be compared is asserted before the first RL step: one slot manifest, one
+evaluation manifest, one initial adapter a seed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from explicit_learning.errors import ExitCode, Fault, Refusal
+from explicit_learning.files.progress import say
+from explicit_learning.files.resources import ROOT
+from explicit_learning.files.strict_json import load_json
+from explicit_learning.gates.output import COMPLETION_MARKER
+from explicit_learning.plan.draft_data import write_digits
+from explicit_learning.plan.freeze import SftPass, freeze
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from explicit_learning.experiment.document import Experiment, Stage
+
+__all__ = [
+    "RunOfStage",
+    "StageFailedError",
+    "comparison_faults",
+    "freeze_stage",
+    "require_comparable",
+    "run_experiment",
+    "run_stage",
+    "stage_folder",
+]
+
+# What two RL plans of one seed must agree in, or a difference between their runs says nothing about the arm.
+SHARED = (
+    "/data/slot_manifest_sha256",
+    "/data/evaluation_manifest/sha256",
+    "/data_seed",
+    "/initial_adapter/sha256",
+    "/model/snapshot_sha256",
+    "/prompt/sha256",
+    "/reward",
+    "/budget",
+    "/optimisation",
+    "/generation",
+    "/environment_lock_sha256",
+)
+
+
+class StageFailedError(Exception):
+    """A run of the experiment ended with another code than 0; the experiment ends with it too."""
+
+    def __init__(self, folder: str, code: int) -> None:
+        super().__init__(f"{folder} ended with exit code {code}")
+        self.folder = folder
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOfStage:
+    """A frozen plan of an experiment and where it runs."""
+
+    arm: str
+    seed: int
+    plan_file: Path
+    plan: dict[str, Any]
+    folder: Path
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the run has its completion marker."""
+        return (self.folder / COMPLETION_MARKER).is_file()
+
+
+def stage_folder(out: Path, experiment: Experiment, arm: str, seed: int) -> Path:
+    """Return a run's folder: ``OUT/ARM``, and with several seeds ``OUT/ARM-seedN``."""
+    return out / (arm if len(experiment.seeds) == 1 else f"{arm}-seed{seed}")
+
+
+def freeze_stage(
+    experiment: Experiment,
+    stage: Stage,
+    seed: int,
+    *,
+    out: Path,
+    manifest: Path,
+    initial_adapter: Path | None,
+    count_sft: Callable[[Path, str, Path, dict[str, Any]], SftPass],
+) -> RunOfStage:
+    """Freeze one stage's plan, or read it if an earlier call froze it.
+
+    A plan that is there is kept: a run that was begun with it can only be resumed with it.
+
+    Raises:
+        Refusal: With everything that is wrong with the draft.
+    """
+    folder = stage_folder(out, experiment, stage.arm, seed)
+    file = out / "plans" / f"{folder.name}.json"
+    if file.is_file():
+        plan = load_json(file, gate="experiment")
+    else:
+        draft = stage.draft | {"data": {"manifest": str(manifest.resolve())}, "seed": seed, "run_id": folder.name}
+        if initial_adapter is not None:
+            draft["initial_adapter"] = {"path": str(initial_adapter.resolve())}
+        plan, _ = freeze(draft, file=stage.file, out=file, count_sft=count_sft)
+    return RunOfStage(arm=stage.arm, seed=seed, plan_file=file, plan=plan, folder=folder)
+
+
+def comparison_faults(runs: list[RunOfStage]) -> list[Fault]:
+    """Return in what the RL plans of one seed differ although they must not."""
+    return [
+        Fault(
+            gate="experiment",
+            file=str(run.plan_file),
+            pointer=pointer,
+            found=str(found),
+            expected=f"{expected}, as in {runs[0].plan_file.name}",
+            fix="let the drafts agree in it, or compare them in separate experiments",
+        )
+        for run in runs[1:]
+        for pointer in SHARED
+        if (found := _at(run.plan, pointer)) != (expected := _at(runs[0].plan, pointer))
+    ]
+
+
+def _at(document: Any, pointer: str) -> Any:  # noqa: ANN401 - any JSON value
+    for part in pointer.split("/")[1:]:
+        document = document[part]
+    return document
+
+
+def run_stage(run: RunOfStage) -> None:
+    """Run one plan to its end in a process of its own, unless it is complete; its progress goes to stderr.
+
+    Raises:
+        StageFailedError: If it ends with another code than 0.
+    """
+    if run.is_complete:
+        say(f"{run.folder.name}: complete already")
+        return
+    command = [sys.executable, str(ROOT / "entrypoint.py"), "run", str(run.plan_file), "--out", str(run.folder)]
+    code = subprocess.run(command, check=False).returncode  # noqa: S603 - the program itself
+    if code != ExitCode.DONE:
+        raise StageFailedError(run.folder.name, code)
+
+
+def require_comparable(runs: list[RunOfStage]) -> None:
+    """Refuse to run RL arms that may not be compared.
+
+    Raises:
+        Refusal: With every difference.
+    """
+    if faults := comparison_faults(runs):
+        raise Refusal(faults)
+
+
+def run_experiment(
+    experiment: Experiment,
+    *,
+    out: Path,
+    count_sft: Callable[[Path, str, Path, dict[str, Any]], SftPass],
+    after_stage: Callable[[list[RunOfStage]], None],
+) -> list[RunOfStage]:
+    """Run every stage of an experiment for every seed; complete runs are skipped, others are resumed.
+
+    Args:
+        experiment: What to run.
+        out: Folder of the whole experiment: ``data/`` (embedded digits), ``plans/`` and one folder a run.
+        count_sft: Counts an SFT pass (see `freeze`).
+        after_stage: Called with the runs so far after each of them.
+
+    Raises:
+        Refusal: If a draft cannot be frozen, or RL plans differ in what they must share.
+        StageFailedError: If a run ends with another code than 0.
+    """
+    manifest = data_of(experiment, out)
+    runs: list[RunOfStage] = []
+    for seed in experiment.seeds:
+        adapter: Path | None = None
+        for stage in experiment.sft:
+            run = freeze_stage(
+                experiment, stage, seed, out=out, manifest=manifest, initial_adapter=None, count_sft=count_sft
+            )
+            run_stage(run)
+            runs.append(run)
+            after_stage(runs)
+            if stage.arm == experiment.initial_adapter_from:
+                adapter = run.folder / "final-adapter"
+        arms = [
+            freeze_stage(
+                experiment, stage, seed, out=out, manifest=manifest, initial_adapter=adapter, count_sft=count_sft
+            )
+            for stage in experiment.rl
+        ]
+        require_comparable(arms)
+        for run in arms:
+            run_stage(run)
+            runs.append(run)
+            after_stage(runs)
+    return runs
+
+
+def data_of(experiment: Experiment, out: Path) -> Path:
+    """Return the experiment's dataset manifest; the embedded digits are made in ``OUT/data``.
+
+    Raises:
+        Refusal: If they cannot be written.
+    """
+    if "digits" in experiment.data:
+        options = experiment.data["digits"]
+        return write_digits(out / "data", seed=options.get("seed", 0), size=options.get("size", "demo"))
+    return Path(experiment.data["manifest"])

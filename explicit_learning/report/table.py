@@ -1,0 +1,59 @@
+"""Evaluations side by side, as plain text: one row a model, one column a question that the experiment asks."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["evaluation_table"]
+
+RATE = {"FULL": "accuracy", "CONTROL": "accuracy", "MISSING": "abstention", "SUBSTITUTE": "flips"}
+TITLE = {"FULL": "FULL\nright", "CONTROL": "CONTROL\nright", "SUBSTITUTE": "SUBSTITUTE\nflips"}
+WIDTH = 110
+
+
+def evaluation_table(
+    evaluations: Sequence[tuple[str, dict[str, Any]]], *, more: Sequence[tuple[str, Sequence[str]]] = ()
+) -> str:
+    """Return a text table of evaluations.
+
+    Args:
+        evaluations: Name and evaluation (as `explicit_learning.evaluation` writes it) of each row.
+        more: Further columns: a title and one text a row.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    operators = sorted(
+        {state for _, found in evaluations for state in found["relations"].get("MISSING", {}).get("states", {})}
+    )
+    table = Table(caption="share of held-out questions; MISSING: share of abstentions, per removal operator")
+    table.add_column("model")
+    for title in (TITLE["FULL"], TITLE["CONTROL"]):
+        table.add_column(title, justify="right")
+    for operator in operators:
+        table.add_column(f"MISSING\n{operator}", justify="right")
+    table.add_column(TITLE["SUBSTITUTE"], justify="right")
+    for title, _ in more:
+        table.add_column(title, justify="right")
+    for index, (name, found) in enumerate(evaluations):
+        relations = found["relations"]
+        states = relations.get("MISSING", {}).get("states", {})
+        table.add_row(
+            name,
+            _rate(relations.get("FULL"), "FULL"),
+            _rate(relations.get("CONTROL"), "CONTROL"),
+            *(_rate(states.get(operator), "MISSING") for operator in operators),
+            _rate(relations.get("SUBSTITUTE"), "SUBSTITUTE"),
+            *(column[index] for _, column in more),
+        )
+    text = io.StringIO()
+    Console(file=text, width=WIDTH).print(table)
+    return text.getvalue()
+
+
+def _rate(counts: dict[str, Any] | None, relation: str) -> str:
+    return "–" if counts is None else f"{100 * counts[RATE[relation]]:.0f} %"
