@@ -182,6 +182,7 @@ def _log_to(path: Path) -> None:
     """Send what torch's agent logs to a file: its tables about failed children would bury the cause on the console."""
     path.parent.mkdir(parents=True, exist_ok=True)
     logging.basicConfig(filename=path, format="%(asctime)s %(name)s %(message)s")
-    torch_logger = logging.getLogger("torch")
-    torch_logger.handlers.clear()
-    torch_logger.propagate = True
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.partition(".")[0] == "torch" and isinstance(logger, logging.Logger):
+            logger.handlers.clear()
+            logger.propagate = True

@@ -52,7 +52,10 @@ def test_a_failed_outcome_ends_the_run_with_its_code(launched: Launched) -> None
     first, second = launch.outcomes()
     assert (second["message"], second["exit_code"]) == ("the ledger is another run's", 65)
     assert (first["status"], first["message"], first["exit_code"]) == ("failed", "could not go on without rank 1", 65)
-    assert "rank 1: the ledger is another run's" in launch.console()
+    assert launch.console() == ("rank 0: could not go on without rank 1\nrank 1: the ledger is another run's\n"), (
+        "torch's own tables belong in the log"
+    )
+    assert "exitcode: 65" in (launch.run / "logs" / "launcher.log").read_text()
 
 
 def test_an_exception_on_a_rank_is_named_and_its_peer_points_to_it(launched: Launched) -> None:
