@@ -59,17 +59,19 @@ class Hardness:
         fragments: Fragments of other digits in each cell.
         fragment_side: Side of a fragment, and of the part that an erased digit leaves behind. Unit: source pixels.
         dropout: Share of a legible digit's source pixels that are missing.
+        jitter: Largest offset of a digit from its cell's middle, to each side. Unit: pixels, at most 4.
     """
 
     noise: int
     fragments: int
     fragment_side: int
     dropout: float
+    jitter: int
 
 
 # Tuned on the shipped model so that its held-out accuracy stays well below 1 and abstention is not learnt at once.
-HARDNESS = Hardness(noise=90, fragments=3, fragment_side=3, dropout=0.08)
-PLAIN = Hardness(noise=0, fragments=0, fragment_side=3, dropout=0.0)
+HARDNESS = Hardness(noise=90, fragments=3, fragment_side=3, dropout=0.08, jitter=2)
+PLAIN = Hardness(noise=0, fragments=0, fragment_side=3, dropout=0.0, jitter=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +104,8 @@ def paint_cell(rng: np.random.Generator, pool: Pool, member: int, hardness: Hard
         row, column = rng.integers(0, SOURCE - side + 1, size=2)
         top, left = rng.integers(0, CELL - side * SCALE + 1, size=2)
         _draw(ground, source[row : row + side, column : column + side], top=int(top), left=int(left))
-    top, left = rng.integers(0, CELL - SOURCE * SCALE + 1, size=2)
+    middle = (CELL - SOURCE * SCALE) // 2
+    top, left = middle + rng.integers(-hardness.jitter, hardness.jitter + 1, size=2)
     return Cell(
         ground=ground,
         digit=pool.images[member],

@@ -26,6 +26,8 @@ from explicit_learning.data.digits.canvas import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from explicit_learning.data.digits.pools import Pool, PoolName
@@ -139,7 +141,14 @@ def answer_to(kind: Kind, digit: int) -> str:
 
 
 def make_item(
-    pool: Pool, *, seed: int, index: int, stream: int = 0, filled: int = len(PLACES), hardness: Hardness = HARDNESS
+    pool: Pool,
+    *,
+    seed: int,
+    index: int,
+    stream: int = 0,
+    kinds: Sequence[Kind] = KINDS,
+    filled: int = len(PLACES),
+    hardness: Hardness = HARDNESS,
 ) -> Item:
     """Return the item that a seed, a stream and an index name.
 
@@ -148,12 +157,13 @@ def make_item(
         seed: The data set's seed.
         index: Position in the stream; the kind of question follows from it.
         stream: Which of the split's independent series of items.
+        kinds: The kinds of question, taken in turn.
         filled: How many cells are drawn (at least the one in question).
         hardness: How hard the cells are to read.
     """
     key = (seed, STREAMS[pool.name], stream, index)
     rng = np.random.default_rng(key)
-    kind = KINDS[index % len(KINDS)]
+    kind = kinds[index % len(kinds)]
     order = rng.permutation(len(PLACES))
     place = int(order[0])
     members = rng.integers(len(pool.labels), size=len(PLACES))

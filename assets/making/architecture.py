@@ -1,0 +1,103 @@
+"""The tiny model: Qwen3.5's real architecture with small dimensions.
+
+Every kind of module the kit meets in Qwen3.5-2B is there: gated-delta layer, gated full attention, vision tower with
+interpolated positions, merger, tied embeddings with padding rows. The dimensions are what vLLM's CPU kernels accept
+(head sizes in multiples of 32) and otherwise as small as still learns the digits; one gated-delta layer of three,
+because its CPU fallback is a slow loop.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import Qwen3_5ForConditionalGeneration, Qwen3_5Tokenizer, Qwen3VLProcessor
+
+__all__ = ["make_model", "make_processor"]
+
+HIDDEN = 96
+VISION_HIDDEN = 64
+HEAD = 32
+PATCH = 16
+MERGE = 2
+VOCABULARY_MULTIPLE = 64
+CONTEXT = 1024
+
+
+def make_processor(tokenizer: Qwen3_5Tokenizer) -> Qwen3VLProcessor:
+    """Return Qwen3VLProcessor with Qwen3.5's patch size; an image of 32x32 pixels is the smallest it takes."""
+    from transformers import Qwen2VLImageProcessor, Qwen3VLProcessor, Qwen3VLVideoProcessor
+
+    cell = (PATCH * MERGE) ** 2
+    shared = {
+        "patch_size": PATCH,
+        "merge_size": MERGE,
+        "temporal_patch_size": 2,
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+    }
+    limits = {"shortest_edge": cell, "longest_edge": cell * CONTEXT // 2}
+    return Qwen3VLProcessor(
+        image_processor=Qwen2VLImageProcessor(size=limits, **shared),
+        video_processor=Qwen3VLVideoProcessor(size=limits, **shared),
+        tokenizer=tokenizer,
+        chat_template=tokenizer.chat_template,
+    )
+
+
+def make_model(tokenizer: Qwen3_5Tokenizer) -> Qwen3_5ForConditionalGeneration:
+    """Return the untrained model, initialised from torch's global generator, in float32."""
+    from transformers import GenerationConfig, Qwen3_5Config, Qwen3_5ForConditionalGeneration
+
+    token = tokenizer.convert_tokens_to_ids
+    rows = -(-len(tokenizer) // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+    config = Qwen3_5Config(
+        text_config={
+            "vocab_size": rows,
+            "hidden_size": HIDDEN,
+            "intermediate_size": 2 * HIDDEN,
+            "num_hidden_layers": 3,
+            "layer_types": ["linear_attention", "full_attention", "full_attention"],
+            "num_attention_heads": 3,
+            "num_key_value_heads": 1,
+            "head_dim": HEAD,
+            "linear_num_key_heads": 1,
+            "linear_num_value_heads": 1,
+            "linear_key_head_dim": HEAD,
+            "linear_value_head_dim": HEAD,
+            "max_position_embeddings": CONTEXT,
+            # Read by vLLM: from here, not from the top level.
+            "tie_word_embeddings": True,
+            "mamba_ssm_dtype": "float32",
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10000.0,
+                "partial_rotary_factor": 0.5,
+                "mrope_section": [4, 2, 2],
+                "mrope_interleaved": True,
+            },
+            "eos_token_id": token("<|im_end|>"),
+            "pad_token_id": token("<|endoftext|>"),
+        },
+        vision_config={
+            "depth": 2,
+            "hidden_size": VISION_HIDDEN,
+            "intermediate_size": 2 * VISION_HIDDEN,
+            "num_heads": 2,
+            "patch_size": PATCH,
+            "spatial_merge_size": MERGE,
+            "temporal_patch_size": 2,
+            "out_hidden_size": HIDDEN,
+            "num_position_embeddings": 64,
+        },
+        image_token_id=token("<|image_pad|>"),
+        video_token_id=token("<|video_pad|>"),
+        vision_start_token_id=token("<|vision_start|>"),
+        vision_end_token_id=token("<|vision_end|>"),
+        tie_word_embeddings=True,
+    )
+    model = Qwen3_5ForConditionalGeneration(config)
+    model.generation_config = GenerationConfig(
+        eos_token_id=[token("<|im_end|>"), token("<|endoftext|>")], pad_token_id=token("<|endoftext|>")
+    )
+    return model

@@ -1,0 +1,224 @@
+"""Pretraining in two phases: first the eyes, then the words.
+
+From random weights the language model spreads its attention over sixty tokens, four of which are the image, and stays
+at chance for as long as anybody waits. So the vision tower learns first, for itself: each cell's image token is read
+through the embedding rows of the words for what it shows and where it lies, which are the output rows too. The language
+model then finds cells whose digit and place it can already name, and has to learn only to look for them; one digit a
+canvas at first, then two, three and four.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from assets.making.batches import inputs
+from explicit_learning.data.digits.canvas import GRID, PLACES
+from explicit_learning.data.digits.items import KINDS, Kind, make_item, make_views
+from explicit_learning.data.digits.pools import load_pool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import torch
+    from transformers import Qwen3_5ForConditionalGeneration, Qwen3VLProcessor
+
+__all__ = ["RECIPE", "Recipe", "Stage", "train_eyes", "train_words"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A stage of the second phase.
+
+    Attributes:
+        filled: Digits on a canvas.
+        kinds: Kinds of question, one a batch in turn, so that a batch has rows of one length.
+        until: Share of right responses, over the last ten batches of each kind, at which the next stage begins.
+        steps: Most optimizer steps in this stage.
+    """
+
+    filled: int
+    kinds: Sequence[Kind]
+    until: float
+    steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Everything that determines the weights besides the seed.
+
+    Attributes:
+        eyes_steps: Optimizer steps of the first phase.
+        stages: Stages of the second phase.
+        batch: Canvases a step.
+        learning_rate: AdamW's, after the warm-up; it falls linearly over the last half of either phase's last stage.
+        weight_decay: AdamW's.
+        warm_up: Steps over which the learning rate rises. Unit: optimizer steps.
+        gradient_norm: Largest norm of the gradient.
+        abstentions: Share of rows whose answer is replaced by an abstention, whatever the image shows: enough for the
+            form to be known, too little for a meaning.
+    """
+
+    eyes_steps: int
+    stages: Sequence[Stage]
+    batch: int
+    learning_rate: float
+    weight_decay: float
+    warm_up: int
+    gradient_norm: float
+    abstentions: float
+
+
+NUMBER: tuple[Kind, ...] = ("number",)
+RECIPE = Recipe(
+    eyes_steps=400,
+    stages=(
+        Stage(filled=1, kinds=NUMBER, until=0.6, steps=300),
+        Stage(filled=2, kinds=NUMBER, until=0.6, steps=400),
+        Stage(filled=3, kinds=NUMBER, until=0.6, steps=400),
+        Stage(filled=4, kinds=NUMBER, until=0.6, steps=400),
+        Stage(filled=4, kinds=KINDS, until=2.0, steps=300),
+    ),
+    batch=32,
+    learning_rate=2e-3,
+    weight_decay=0.01,
+    warm_up=30,
+    gradient_norm=1.0,
+    abstentions=0.02,
+)
+
+# Streams of the pretraining pool's items, one a phase.
+EYES_STREAM, WORDS_STREAM = 0, 1
+# The tokens, in Qwen's byte notation, that a cell is named by: space and word.
+DIGIT_TOKENS = tuple(str(digit) for digit in range(10))
+ROW_TOKENS = ("\u0120upper", "\u0120lower")
+COLUMN_TOKENS = ("\u0120left", "\u0120right")
+WINDOW = 10
+FLOOR = 0.05
+
+
+def optimizer_of(model: Qwen3_5ForConditionalGeneration, recipe: Recipe) -> torch.optim.AdamW:
+    """Return AdamW over all of the model's parameters."""
+    import torch
+
+    return torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
+
+
+def take_step(
+    model: Qwen3_5ForConditionalGeneration,
+    optimizer: torch.optim.AdamW,
+    loss: torch.Tensor,
+    recipe: Recipe,
+    rate: float,
+) -> None:
+    """Take one optimizer step at a learning rate."""
+    import torch
+
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.gradient_norm)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.step()
+
+
+def rate_at(recipe: Recipe, step: int, left: int, steps: int) -> float:
+    """Return the learning rate after ``step`` steps in all, ``left`` before the end of a stage of ``steps``."""
+    return recipe.learning_rate * min(1.0, (step + 1) / recipe.warm_up) * max(FLOOR, min(1.0, 2 * left / steps))
+
+
+def train_eyes(
+    model: Qwen3_5ForConditionalGeneration, processor: Qwen3VLProcessor, recipe: Recipe, seed: int
+) -> Iterator[dict[str, Any]]:
+    """Train the vision tower to name each cell's digit, row and column, and yield a line of log a step."""
+    import torch
+    from PIL import Image
+    from torch.nn.functional import cross_entropy, layer_norm, normalize
+
+    pool = load_pool("pretraining")
+    words = [
+        processor.tokenizer.convert_tokens_to_ids(list(group)) for group in (DIGIT_TOKENS, ROW_TOKENS, COLUMN_TOKENS)
+    ]
+    rows, columns = (torch.arange(len(PLACES)).div(GRID, rounding_mode="floor"), torch.arange(len(PLACES)) % GRID)
+    optimizer = optimizer_of(model, recipe)
+    model.train()
+    for step in range(recipe.eyes_steps):
+        start = time.monotonic()
+        items = [
+            make_item(pool, seed=seed, stream=EYES_STREAM, index=index)
+            for index in range(step * recipe.batch, (step + 1) * recipe.batch)
+        ]
+        images = [Image.fromarray(make_views(item, pool, ("full",))[0].pixels) for item in items]
+        labels = torch.tensor([cell.label for item in items for cell in item.cells])
+        pixels = processor.image_processor(images, return_tensors="pt")
+        seen = torch.cat(
+            list(model.model.get_image_features(pixels["pixel_values"], pixels["image_grid_thw"]).pooler_output)
+        )
+        seen = layer_norm(seen, seen.shape[-1:])
+        table = normalize(model.get_input_embeddings().weight, dim=1)
+        named = [seen @ table[ids].T for ids in words]
+        truth = (labels, rows.repeat(len(items)), columns.repeat(len(items)))
+        loss = torch.stack([cross_entropy(*pair) for pair in zip(named, truth, strict=True)]).sum()
+        take_step(model, optimizer, loss, recipe, rate_at(recipe, step, recipe.eyes_steps - step, recipe.eyes_steps))
+        right = (named[0].argmax(dim=1) == labels).float().mean().item()
+        yield {
+            "phase": "eyes",
+            "step": step + 1,
+            "loss": round(loss.item(), 4),
+            "right": round(right, 4),
+            "seconds": round(time.monotonic() - start, 3),
+        }
+
+
+def train_words(
+    model: Qwen3_5ForConditionalGeneration, processor: Qwen3VLProcessor, recipe: Recipe, seed: int
+) -> Iterator[dict[str, Any]]:
+    """Train the whole model to answer, stage by stage, and yield a line of log a step."""
+    pool = load_pool("pretraining")
+    optimizer = optimizer_of(model, recipe)
+    silent = np.random.default_rng([seed, len(recipe.stages)])
+    model.train()
+    step = 0
+    for number, stage in enumerate(recipe.stages):
+        last = number == len(recipe.stages) - 1
+        window: list[float] = []
+        for taken in range(stage.steps):
+            start = time.monotonic()
+            kind = stage.kinds[step % len(stage.kinds)]
+            items = [
+                make_item(pool, seed=seed, stream=WORDS_STREAM, index=index, kinds=(kind,), filled=stage.filled)
+                for index in range(step * recipe.batch, (step + 1) * recipe.batch)
+            ]
+            views = [make_views(item, pool, ("full",))[0] for item in items]
+            abstain = silent.random(recipe.batch) < recipe.abstentions
+            targets = ["" if none else item.answer for item, none in zip(items, abstain, strict=True)]
+            loss, right = _loss(model, inputs(processor, items, views, targets))
+            rate = rate_at(recipe, step, stage.steps - taken if last else stage.steps, stage.steps)
+            take_step(model, optimizer, loss, recipe, rate)
+            step += 1
+            window = [*window, right][-WINDOW * len(stage.kinds) :]
+            yield {
+                "phase": "words",
+                "stage": number,
+                "step": step,
+                "kind": kind,
+                "loss": round(loss.item(), 4),
+                "right": round(right, 4),
+                "seconds": round(time.monotonic() - start, 3),
+            }
+            if len(window) == WINDOW * len(stage.kinds) and float(np.mean(window)) >= stage.until:
+                break
+
+
+def _loss(model: Qwen3_5ForConditionalGeneration, batch: dict[str, Any]) -> tuple[torch.Tensor, float]:
+    """Return the mean cross-entropy of the response tokens and the share of rows with all of them right."""
+    from torch.nn.functional import cross_entropy
+
+    labels = batch.pop("labels")[:, 1:]
+    logits = model(**batch).logits[:, :-1]
+    loss = cross_entropy(logits.flatten(0, 1), labels.flatten())
+    right = ((logits.argmax(dim=-1) == labels) | (labels < 0)).all(dim=1).float().mean().item()
+    return loss, right
