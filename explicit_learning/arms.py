@@ -56,6 +56,19 @@ _TABLE = (
     Arm(name="answer_grpo_augmented", trainer="grpo", shown=frozenset({"FULL", "CONTROL"})),
     Arm(name="intervention_grpo", trainer="grpo", shown=EVERY),
     Arm(name="defacto", trainer="grpo", shown=frozenset({"FULL", "CONTROL", "MISSING"})),
+    Arm(name="papo", trainer="papo", shown=FULL),
+    Arm(name="evi_po", trainer="evi_po", shown=EVERY, grouped=True, direction="shift", evidence="own"),
+    Arm(name="evi_po_no_direction", trainer="evi_po", shown=EVERY, grouped=True, evidence="own"),
+    Arm(name="evi_po_no_evidence", trainer="evi_po", shown=EVERY, grouped=True, direction="shift"),
+    Arm(name="evi_po_ce", trainer="evi_po", shown=EVERY, grouped=True, direction="cross_entropy", evidence="own"),
+    Arm(
+        name="evi_po_shuffled_evidence",
+        trainer="evi_po",
+        shown=EVERY,
+        grouped=True,
+        direction="shift",
+        evidence="shuffled",
+    ),
 )
 
 ARMS: dict[str, Arm] = {arm.name: arm for arm in _TABLE}
@@ -68,6 +81,9 @@ ALIASES = {
     "grpo_augmented": "answer_grpo_augmented",
     "intervention": "intervention_grpo",
     "de_facto": "defacto",
+    "evipo": "evi_po",
+    "evi_po_cross_entropy": "evi_po_ce",
+    "evi_po_shuffled": "evi_po_shuffled_evidence",
 }
 
 

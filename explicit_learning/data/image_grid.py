@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_ASPECT_RATIO", "PROCESSOR_FILE", "Grid", "ResizeRules"]
 
+# Where transformers looks for an image processor's settings: in a block of the first, else in the second.
+JOINT_FILE = "processor_config.json"
 PROCESSOR_FILE = "preprocessor_config.json"
 # Longer side over shorter side; the processor refuses more.
 MAX_ASPECT_RATIO = 200
@@ -70,15 +72,12 @@ class ResizeRules:
 
     @classmethod
     def of_model(cls, folder: Path) -> ResizeRules:
-        """Return the rules that a model folder's `PROCESSOR_FILE` states.
+        """Return the rules that a model folder states.
 
         Raises:
             Refusal: If the file is missing, is no JSON, or does not state them.
         """
-        path = folder / PROCESSOR_FILE
-        config = load_json(path, gate="model")
-        # A processor saved as one file keeps the image processor's settings in a block of their own.
-        config = config.get("image_processor", config) if isinstance(config, dict) else {}
+        path, config = _settings(folder)
         size = config.get("size") or {}
         values = {
             "patch_size": config.get("patch_size"),
@@ -112,6 +111,18 @@ class ResizeRules:
             grow = math.sqrt(self.min_pixels / (width * height))
             rows, columns = (math.ceil(side * grow / cell) for side in (height, width))
         return Grid(height=rows * cell, width=columns * cell, rows=rows, columns=columns)
+
+
+def _settings(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """Return the file that states the image processor's settings, and them."""
+    joint = folder / JOINT_FILE
+    if joint.is_file():
+        settings = load_json(joint, gate="model")
+        if isinstance(settings, dict) and isinstance(settings.get("image_processor"), dict):
+            return joint, settings["image_processor"]
+    path = folder / PROCESSOR_FILE
+    settings = load_json(path, gate="model")
+    return path, settings if isinstance(settings, dict) else {}
 
 
 def _is_count(value: Any) -> bool:  # noqa: ANN401 - any JSON value

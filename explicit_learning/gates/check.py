@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from explicit_learning.data.prompt import load_system_prompt
 from explicit_learning.errors import Fault, Refusal
 from explicit_learning.files.hashing import sha256_file
-from explicit_learning.gates.data import check_data, image_tokens_per_row
+from explicit_learning.gates.data import check_data, evidence_faults, image_tokens_per_row
 from explicit_learning.gates.disk import check_disk, estimate_run_bytes
 from explicit_learning.gates.environment import check_environment
 from explicit_learning.gates.hardware import check_hardware
@@ -175,6 +175,9 @@ class _Gates:
         faults, checked = check_data(build(Data, self._group("data")), base=self.base, file=self.file)
         if not faults and all(map(self._sound, ("hardware", "optimisation", "generation"))):
             faults += self._shm(image_tokens_per_row(checked))
+        evi_po = (self.document.raw.get("objective") or {}).get("evi_po") if self._sound("objective") else None
+        if evi_po:
+            faults += evidence_faults(checked, lambda_ev=evi_po["lambda_ev"])
         return faults
 
     def _hardware(self) -> list[Fault]:

@@ -14,7 +14,20 @@ from explicit_learning.arms import ARMS, Arm, canonical_arm
 from explicit_learning.errors import Fault, found_text
 from explicit_learning.files.schema import load_schema
 
-__all__ = ["draft_schema", "fill_defaults", "worst_case_tokens"]
+__all__ = ["PAPO_RECIPES", "draft_schema", "fill_defaults", "worst_case_tokens"]
+
+# PAPO's published recipes (arXiv:2507.06448 and its released scripts), as defaults of the objective block: what the
+# draft says itself comes first. The 3B model's gamma was 0.02; half of it is what was published for 2B. Without
+# `aug_entropy_grad` eta_aug would do nothing, so the recipe that has one asks for it.
+PAPO_RECIPES: dict[str, dict[str, Any]] = {
+    "papo_g": {"beta": 0.01, "papo": {"gamma": 0.01}},
+    "papo_d": {
+        "beta": 0.0,
+        "epsilon_high": 0.28,
+        "papo": {"gamma": 0.01, "eta_aug": 0.03, "eta_ori": 0.03, "aug_entropy_grad": True},
+    },
+    "custom": {"beta": 0.01, "papo": {}},
+}
 
 _DATA = {
     "type": "object",
@@ -95,7 +108,7 @@ def fill_defaults(draft: dict[str, Any]) -> tuple[dict[str, Any], list[Fault]]:
     """Return a draft with every default written out, and what cannot be filled in.
 
     Args:
-        draft: A draft that has passed its schema.
+        draft: A draft that has passed its schema; it is left as it is.
 
     Returns:
         The filled draft (with ``max_steps`` and the loss-token cap still missing for SFT arms that leave them to the
@@ -110,13 +123,31 @@ def fill_defaults(draft: dict[str, Any]) -> tuple[dict[str, Any], list[Fault]]:
                 gate="draft", pointer="/arm", found=found_text(draft["arm"]), expected=expected, fix=str(error.args[0])
             )
         ]
-    filled = {name: value for name, value in draft.items() if not name.startswith("$")}
+    filled = {name: copy.deepcopy(value) for name, value in draft.items() if not name.startswith("$")}
     filled["arm"] = arm.name
     for group in ("vllm", "reward", "objective"):
         if filled.get(group) is None:
             filled[group] = None if arm.is_sft else {}
+    if filled["objective"] is not None:
+        filled["objective"] = _objective_of_the_arm(copy.deepcopy(filled["objective"]), arm)
     _static_defaults(filled, load_schema("plan"))
     return filled, _derived_defaults(filled, arm)
+
+
+def _objective_of_the_arm(objective: dict[str, Any], arm: Arm) -> dict[str, Any]:
+    """Return an objective with the arm's own block in it, and what the arm or its recipe sets; in place."""
+    if arm.trainer in {"papo", "evi_po"} and objective.get(arm.trainer) is None:
+        objective[arm.trainer] = {}
+    if arm.trainer == "papo":
+        recipe = PAPO_RECIPES[objective["papo"].get("recipe", "papo_g")]
+        objective["papo"] = recipe["papo"] | objective["papo"]
+        objective = {name: value for name, value in recipe.items() if name != "papo"} | objective
+    if arm.trainer == "evi_po":
+        if arm.direction == "none":
+            objective["evi_po"].setdefault("lambda_dir", 0.0)
+        if arm.evidence == "none":
+            objective["evi_po"].setdefault("lambda_ev", 0.0)
+    return objective
 
 
 def _static_defaults(value: dict[str, Any], schema: dict[str, Any]) -> None:

@@ -237,6 +237,15 @@ def _papo_entropy_has_a_gradient(plan: Document) -> Iterator[Problem]:
         yield "/objective/papo/eta_aug", found_text(papo["eta_aug"]), "0 while aug_entropy_grad is false", fix
 
 
+@_rule("/arm", "/objective", "/objective/evi_po")
+def _coefficients_that_the_arm_leaves_out(plan: Document) -> Iterator[Problem]:
+    arm, evi_po = ARMS[plan["arm"]], plan["objective"] and plan["objective"]["evi_po"]
+    for name, trained in (("lambda_dir", arm.direction), ("lambda_ev", arm.evidence)):
+        if arm.trainer == "evi_po" and evi_po and trained == "none" and evi_po[name] != 0:
+            fix = f"set it to 0, or name the arm evi_po: {arm.name} is the arm without this term"
+            yield f"/objective/evi_po/{name}", found_text(evi_po[name]), f"0 in the arm {arm.name}", fix
+
+
 def broken_rules(plan: dict[str, Any], schema_faults: list[Fault], *, gate: str, file: str) -> list[Fault]:
     """Return a fault for every rule that a plan or filled draft breaks.
 
@@ -290,4 +299,8 @@ def warnings(plan: dict[str, Any]) -> list[str]:
         found.append(f"/objective/papo/gamma: {papo['gamma']}: above {PAPO_COLLAPSE_GAMMA} published runs collapsed")
     if papo and papo["recipe"] == "papo_d" and objective["num_iterations"] == 1:
         found.append("/objective/papo/recipe: papo_d does nothing with one update per rollout: raise num_iterations")
+    arm, evi_po = ARMS[plan["arm"]], objective and objective["evi_po"]
+    for name, trained in (("lambda_dir", arm.direction), ("lambda_ev", arm.evidence)):
+        if evi_po and trained != "none" and evi_po[name] == 0:
+            found.append(f"/objective/evi_po/{name}: 0: the arm {arm.name} then trains without that term")
     return found

@@ -113,7 +113,7 @@ class AlignedGRPOTrainer(DurableTrainer, GRPOTrainer):
             raise AssertionError("a generation cycle was entered in its middle: its rows were sampled earlier")
         self._asked = [row["shown"] for row in inputs]
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
-        return output
+        return output | {"shown": list(self._asked)}
 
     def _generate_single_turn(
         self, prompt_ids: list[list[int]], images: Any, multimodal_fields: dict[str, Any]

@@ -40,6 +40,7 @@ def run(context: RankContext) -> RankOutcome:
     """
     _configure(context)
     import torch
+    from transformers.utils import logging
 
     from explicit_learning.resume.adapters import adapter_tensors
     from explicit_learning.resume.digests import live_tensors_sha256
@@ -50,6 +51,7 @@ def run(context: RankContext) -> RankOutcome:
 
     manifest = context.manifest
     plan = manifest.plan
+    logging.disable_progress_bar()
     torch.use_deterministic_algorithms(plan.determinism == "strict")
     checkpoint = manifest.run / manifest.resume_checkpoint if manifest.resume_checkpoint else None
     context.say(f"loading {Path(plan.model.path).name}")
@@ -99,7 +101,7 @@ def _configure(context: RankContext) -> None:
     """Say to the libraries what they read from the environment when they are imported."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(context.manifest.run / "tensorboard"))
-    os.environ["WANDB_DIR"] = str(context.manifest.run / "logs")
+    os.environ.setdefault("WANDB_DIR", str(context.manifest.run / "logs"))
 
 
 def _step(checkpoint: str | None) -> int:
@@ -187,9 +189,9 @@ def _certificate_trainer(context: RankContext, policy: Policy, loop: Loop, recor
 def _aligned_trainer(context: RankContext, policy: Policy, loop: Loop, records: Records | None) -> DurableTrainer:
     from explicit_learning.data.reading import read_slot_rows
     from explicit_learning.data.slots import slot_manifest_sha256
-    from explicit_learning.training.aligned import AlignedGRPOTrainer
     from explicit_learning.training.arguments import grpo_arguments
     from explicit_learning.training.constraint import compile_constraint
+    from explicit_learning.training.objectives.build import objective_trainer
     from explicit_learning.training.rollouts import RolloutRows
     from explicit_learning.training.schedule import Geometry, Schedule
 
@@ -216,17 +218,17 @@ def _aligned_trainer(context: RankContext, policy: Policy, loop: Loop, records: 
         geometry=Geometry.of(plan),
         steps=plan.optimisation.max_steps,
     )
-    tokenizer = policy.processor.tokenizer
-    return AlignedGRPOTrainer(
+    tokenizer, system, images = policy.processor.tokenizer, _system_prompt(context), _images(context)
+    trainer, terms = objective_trainer(manifest, slots, processor=policy.processor, images=images, system=system)
+    return trainer(
+        **terms,
         loop=loop,
         records=records,
         targets=policy.targets,
         plan=plan,
         weights=plan.reward,
         schedule=schedule,
-        rows=RolloutRows(
-            slots, arm=ARMS[plan.arm], schedule=schedule, system=_system_prompt(context), images=_images(context)
-        ),
+        rows=RolloutRows(slots, arm=ARMS[plan.arm], schedule=schedule, system=system, images=images),
         constraint=compile_constraint(
             tokenizer,
             regex=plan.generation.answer_regex,
@@ -275,6 +277,7 @@ def _facts(trainer: DurableTrainer, *, initial_digest: str, before: str) -> Trai
     from explicit_learning.resume.digests import live_tensors_sha256
     from explicit_learning.training.collectives import total
     from explicit_learning.training.model import ADAPTER, base_tensors, trainable_names
+    from explicit_learning.training.objectives.observed import added_terms
     from explicit_learning.training.schedule import Geometry
     from explicit_learning.training.step_loop import peak_memory_bytes
 
@@ -313,7 +316,7 @@ def _facts(trainer: DurableTrainer, *, initial_digest: str, before: str) -> Trai
         device_seconds=loop.seconds,
         unchanged_adapter_steps=tuple(counters.unchanged_adapter_steps),
         zero_gradient_steps=tuple(counters.zero_gradient_steps),
-        loss_terms={"cross_entropy" if records is None else "policy": term},
+        loss_terms={"cross_entropy" if records is None else "policy": term} | added_terms(counters, device),
         log_history=tuple(plain_metrics(int(row["step"]), row) for row in state.log_history if "loss" in row),
     )
 

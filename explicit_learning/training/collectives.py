@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from torch import device
 
-__all__ = ["agree", "barrier", "gather", "total"]
+__all__ = ["agree", "barrier", "gather", "highest", "total"]
 
 
 def _active() -> bool:
@@ -43,6 +43,18 @@ def total(values: Sequence[int], device: device) -> list[int]:
         return list(values)
     tensor = torch.tensor(list(values), device=device, dtype=torch.int64)
     dist.all_reduce(tensor, op=dist.ReduceOp.SUM)
+    return [int(value) for value in tensor.tolist()]
+
+
+def highest(values: Sequence[int], device: device) -> list[int]:
+    """Return the largest of each value on any rank."""
+    import torch
+    import torch.distributed as dist
+
+    if not _active():
+        return list(values)
+    tensor = torch.tensor(list(values), device=device, dtype=torch.int64)
+    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
     return [int(value) for value in tensor.tolist()]
 
 

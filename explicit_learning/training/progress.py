@@ -25,6 +25,8 @@ class Counters:
         malformed: Completions that broke the answer contract, truncated ones included, over all ranks.
         truncated: Completions that hit the token cap, over all ranks.
         zero_variance_groups: Slot visits whose completions all had one reward, over all ranks.
+        terms: By the name of a term that is added to the policy loss: backward passes of this rank that called for it,
+            in which it was finite, and in which it was first seen to have a gradient (0 or 1).
     """
 
     loss_tokens: int = 0
@@ -35,6 +37,7 @@ class Counters:
     malformed: int = 0
     truncated: int = 0
     zero_variance_groups: int = 0
+    terms: dict[str, list[int]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the counters as they stand in a checkpoint."""

@@ -1,0 +1,260 @@
+"""GRPO with EVI-PO's terms: every view of a slot's group, scored on the group's candidates.
+
+A slot visit has several rows, one per generation; its row of generation 0 carries the group, wherever TRL's shuffling
+put it. So a backward pass may have many groups on one rank and none on another. All ranks then do as many candidate
+forwards as the fullest one, and a forward without own rows scores one row with weight 0.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from explicit_learning.data.evidence import evidence_donors, view_shares
+from explicit_learning.training.aligned import AlignedGRPOTrainer
+from explicit_learning.training.collectives import highest
+from explicit_learning.training.objectives.candidates import tokenise_candidates
+from explicit_learning.training.objectives.evi_po import (
+    GroupScores,
+    cross_entropy,
+    direction,
+    evidence,
+    group_scale,
+)
+from explicit_learning.training.objectives.observed import expect, observe
+from explicit_learning.training.objectives.scoring import ScoreRow, gold_states, score_rows, share_out
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from explicit_learning.arms import Arm
+    from explicit_learning.data.image_grid import ResizeRules
+    from explicit_learning.plan.model import EviPo
+    from explicit_learning.training.objectives.evi_po import Direction
+    from explicit_learning.training.objectives.groups import Group
+    from explicit_learning.training.objectives.scoring import ViewEncoder
+    from explicit_learning.training.rollouts import Shown
+
+__all__ = ["EviPoTrainer", "Evidence"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Where each group's evidence is, as the arm says: its own, or another group's.
+
+    Attributes:
+        groups: All groups.
+        donors: Whose evidence each group is given; empty where each has its own.
+        rules: The model's resize rules.
+        asset_root: Folder that mask paths start at.
+    """
+
+    groups: Mapping[str, Group]
+    donors: Mapping[str, str]
+    rules: ResizeRules
+    asset_root: Path
+
+    @classmethod
+    def of(cls, groups: Mapping[str, Group], arm: Arm, *, seed: int, rules: ResizeRules, asset_root: Path) -> Evidence:
+        """Return an arm's evidence; shuffling is keyed by the plan's seed."""
+        having = [group_id for group_id, group in groups.items() if group.full.boxes or group.full.masks]
+        donors = evidence_donors(having, seed=seed) if arm.evidence == "shuffled" else {}
+        return cls(groups=groups, donors=donors, rules=rules, asset_root=asset_root)
+
+    def shares(self, group: Group) -> tuple[float, ...] | None:
+        """Return the covered share of every image token of a group's FULL view, or ``None``."""
+        donor = self.donors.get(group.group_id)
+        source = self.groups[donor].full if donor is not None else None
+        return view_shares(group.full, self.rules, asset_root=self.asset_root, evidence_of=source)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Carried:
+    """A group in a backward pass, and where its rows stand: rows[view][candidate]."""
+
+    group: Group
+    rows: list[list[ScoreRow]]
+    start: int
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.rows))
+
+
+class EviPoTrainer(AlignedGRPOTrainer):
+    """The trainer of the ``evi_po`` arms."""
+
+    def __init__(
+        self,
+        *,
+        evi_po: EviPo,
+        arm: Arm,
+        groups: Mapping[str, Group],
+        encoder: ViewEncoder,
+        grounding: Evidence,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self._evi_po = evi_po
+        self._arm = arm
+        self._groups = groups
+        self._encoder = encoder
+        self._grounding = grounding
+        expect(self.loop.counters, ("direction", "control", "evidence"))
+        self._sums: defaultdict[str, float] = defaultdict(float)
+        # What the chat template ends a turn with, and certificates taught.
+        terminal, turn_end = self._constraint.terminal, int(self._tokenizer.eos_token_id)
+        self._terminal = turn_end if turn_end in terminal else terminal[0]
+        geometry = self._schedule.geometry
+        self._scale = group_scale(ranks=geometry.ranks, slots_per_step=geometry.slots_per_cycle)
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        loss: Tensor = super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
+        shown: list[Shown] = inputs["shown"]
+        carried: list[_Carried] = []
+        start = 0
+        for item in shown:
+            if item.rollout.generation == 0:
+                carried.append(self._carry(self._groups[item.group_id], start))
+                start += carried[-1].count
+        with self.accelerator.autocast():
+            scores, states, idle = self._score(model, carried, stand_in=self._groups[shown[0].group_id])
+        added = self._direction_part(carried, scores) + self._evidence_part(carried, states) + idle
+        if self.accelerator.sync_gradients:
+            self._log_sums()
+        return loss + self._scale * added
+
+    def _carry(self, group: Group, start: int) -> _Carried:
+        answers = tokenise_candidates(group.candidates, self._tokenizer, terminal=self._terminal)
+        views = [self._encoder.encode(item.view, group.question, group.choices) for item in group.views]
+        rows = [[ScoreRow(view=view, candidate=answer) for answer in answers] for view in views]
+        return _Carried(group=group, rows=rows, start=start)
+
+    def _score(
+        self, model: Any, carried: list[_Carried], *, stand_in: Group
+    ) -> tuple[Tensor, dict[int, tuple[Tensor, Tensor]], Tensor]:
+        """Score all rows of a backward pass.
+
+        Args:
+            model: The policy, as the trainer wraps it.
+            carried: The groups of this rank.
+            stand_in: A group to score a row of, where another rank has more rows.
+
+        Returns:
+            The rows' scores; by row index the states that evidence needs, of FULL views with their gold candidate; and
+            a 0 that depends on the forwards without own rows.
+        """
+        # Without DDP's wrapper, which prepares for one backward at each of its forwards.
+        policy = self.accelerator.unwrap_model(model).get_base_model()
+        rows = [row for item in carried for view in item.rows for row in view]
+        gold = {item.start for item in carried}
+        device = self.accelerator.device
+        [most] = highest([len(rows)], device)
+        scores: list[Tensor] = []
+        states: dict[int, tuple[Tensor, Tensor]] = {}
+        idle = torch.zeros((), device=device)
+        batches = share_out(len(rows), most=most, limit=self._evi_po.max_rows_per_forward)
+        for batch in batches:
+            chosen = [rows[index] for index in batch] or self._carry(stand_in, 0).rows[0][:1]
+            values, hidden = score_rows(policy, chosen, pad=int(self._tokenizer.pad_token_id), device=device)
+            if not batch:
+                idle = idle + 0.0 * values.sum()
+                continue
+            scores.append(values)
+            for place, index in enumerate(batch):
+                if index in gold:
+                    states[index] = gold_states(rows[index], hidden[place])
+        self._sums["rows"] += len(rows)
+        self._sums["forwards"] += len(batches)
+        return torch.cat(scores) if scores else idle[None][:0], states, idle
+
+    def _direction_part(self, carried: list[_Carried], scores: Tensor) -> Tensor:
+        """Return lambda_dir times the sum of the groups' direction terms."""
+        evi_po = self._evi_po
+        found = []
+        for item in carried:
+            width = len(item.group.candidates)
+            table = scores[item.start : item.start + item.count].view(-1, width)
+            found.append(self._direction(item.group, table))
+        shift = sum((part.shift for part in found), start=scores.new_zeros(()))
+        control = sum((part.control for part in found), start=scores.new_zeros(()))
+        for part in found:
+            self._sums["shift"] += float(part.shift.detach())
+            self._sums["control"] += float(part.control.detach())
+            self._sums["delta"] += float(part.deltas.sum())
+            self._sums["views"] += len(part.deltas)
+            self._sums["views_met"] += part.views_met
+            self._sums["shift_groups"] += part.has_shift
+            self._sums["control_groups"] += part.has_control
+        self._sums["groups"] += len(found)
+        if any(part.has_shift for part in found):
+            observe(self.loop.counters, "direction", evi_po.lambda_dir * shift, [scores])
+        if any(part.has_control for part in found):
+            observe(self.loop.counters, "control", evi_po.lambda_dir * evi_po.kappa * control, [scores])
+        return evi_po.lambda_dir * (shift + evi_po.kappa * control)
+
+    def _direction(self, group: Group, table: Tensor) -> Direction:
+        """Return a group's direction term from its scores; shape (views, candidates)."""
+
+        def of(*roles: str) -> list[int]:
+            return [index for index, item in enumerate(group.views) if item.view.role.value in roles]
+
+        intervened = of("MISSING", "SUBSTITUTE")
+        scores = GroupScores(
+            full=table[0],
+            intervened=table[intervened],
+            targets=tuple(group.views[index].target for index in intervened),
+            control=table[of("CONTROL")],
+        )
+        if self._arm.direction == "cross_entropy":
+            return cross_entropy(scores, kappa=self._evi_po.kappa)
+        return direction(scores, margin=self._evi_po.margin, kappa=self._evi_po.kappa)
+
+    def _evidence_part(self, carried: list[_Carried], states: dict[int, tuple[Tensor, Tensor]]) -> Tensor:
+        """Return lambda_ev times the sum of the groups' evidence terms."""
+        found: list[Tensor] = []
+        for item in carried:
+            shares = self._grounding.shares(item.group)
+            if shares is None:
+                continue
+            term = evidence(*states[item.start], shares, tau=self._evi_po.tau)
+            if term is not None:
+                found.append(term)
+                self._sums["evidence"] += float(term.detach())
+        self._sums["evidence_groups"] += len(found)
+        total = torch.stack(found).sum() if found else torch.zeros((), device=self.accelerator.device)
+        if found:
+            used = [state for pair in states.values() for state in pair]
+            observe(self.loop.counters, "evidence", self._evi_po.lambda_ev * total, used)
+        return self._evi_po.lambda_ev * total
+
+    def _log_sums(self) -> None:
+        """Log the optimizer step over all ranks: each mean over what it was a mean of, and how many that were."""
+        ranks = self._schedule.geometry.ranks
+        local = torch.tensor([float(self._sums[name]) for name in _SUMMED], dtype=torch.float64)
+        summed = self.accelerator.reduce(local.to(self.accelerator.device), reduction="sum")
+        totals = dict(zip(_SUMMED, summed.tolist(), strict=True))
+        self._sums.clear()
+        metrics = self._metrics["train"]
+        for name, count in _MEANS.items():
+            metrics[f"evi_po/{name}"].append(totals[name] / totals[count] if totals[count] else 0.0)
+        for name in ("groups", "shift_groups", "control_groups", "evidence_groups", "rows"):
+            metrics[f"evi_po/{name}"].append(totals[name])
+        metrics["evi_po/forwards"].append(totals["forwards"] / ranks)
+
+
+# Metric: what it is a mean over.
+_MEANS = {
+    "shift": "shift_groups",
+    "control": "control_groups",
+    "evidence": "evidence_groups",
+    "delta": "views",
+    "views_met": "views",
+}
+_SUMMED = (*_MEANS, "views", "groups", "shift_groups", "control_groups", "evidence_groups", "rows", "forwards")

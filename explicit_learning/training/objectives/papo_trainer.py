@@ -1,0 +1,125 @@
+"""GRPO with PAPO's terms: the same sampled tokens once more, under a masked image.
+
+As in the authors' released code, the log-probs under the masked image are those of the policy that sampled: they are
+computed once per generation cycle, without gradient, and stay constant while its completions are used again. Where the
+plan asks for their gradient (``aug_entropy_grad``), they are computed in every backward pass instead.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from explicit_learning.training.aligned import AlignedGRPOTrainer
+from explicit_learning.training.objectives.masks import black_out, draw_squares, mask_generator
+from explicit_learning.training.objectives.observed import expect, observe
+from explicit_learning.training.objectives.papo import papo_terms
+from explicit_learning.training.objectives.token_means import TokenMean
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from explicit_learning.plan.model import Papo
+    from explicit_learning.training.objectives.masks import PixelLayout
+    from explicit_learning.training.objectives.papo import PapoTerms
+    from explicit_learning.training.objectives.token_means import LossType
+    from explicit_learning.training.rollouts import Shown
+
+__all__ = ["PapoTrainer"]
+
+MASKED_LOG_PROBS = "masked_per_token_logps"
+_MODEL_FIELDS = ("image_grid_thw", "num_images", "mm_token_type_ids")
+
+
+class PapoTrainer(AlignedGRPOTrainer):
+    """The trainer of the arm ``papo``."""
+
+    def __init__(self, *, papo: Papo, loss_type: LossType, layout: PixelLayout, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._papo = papo
+        self._loss_type = loss_type
+        self._layout = layout
+        expect(self.loop.counters, ("perception", "masked_entropy", "original_entropy"))
+        self._full_log_probs: Tensor | None = None
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        loss: Tensor = super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
+        full, self._full_log_probs = self._full_log_probs, None
+        if full is None:
+            raise AssertionError("the policy loss has scored the sampled tokens by now")
+        terms = papo_terms(
+            full, self._masked_log_probs(model, inputs), inputs["completion_mask"], self._token_mean(inputs)
+        )
+        self._note(terms, full)
+        return loss + terms.weighted(self._papo)
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        scored = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        if scored[0].requires_grad:
+            self._full_log_probs = scored[0]
+        return scored
+
+    def _masked_log_probs(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        """Return the sampled tokens' log-probs under the masked images; shape (rows, tokens)."""
+        if MASKED_LOG_PROBS in inputs:
+            kept: Tensor = inputs[MASKED_LOG_PROBS]
+            return kept
+        # Without DDP's wrapper, which prepares for one backward at each of its forwards.
+        policy = self.accelerator.unwrap_model(model)
+        with torch.set_grad_enabled(self._papo.aug_entropy_grad):
+            masked: Tensor = super()._get_per_token_logps_and_entropies(
+                policy,
+                torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1),
+                torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1),
+                inputs["completion_ids"].size(1),
+                pixel_values=self._masked_pixels(inputs),
+                **{name: inputs.get(name) for name in _MODEL_FIELDS},
+            )[0]
+        if not self._papo.aug_entropy_grad:
+            inputs[MASKED_LOG_PROBS] = masked
+        return masked
+
+    def _masked_pixels(self, inputs: dict[str, Any]) -> Tensor:
+        grids = inputs["image_grid_thw"]
+        squares: list[list[list[bool]]] = []
+        drawn = iter(grids.tolist())
+        shown: Shown
+        for shown, count in zip(inputs["shown"], inputs["num_images"], strict=True):
+            generator = mask_generator(seed=self._plan.seed, slot_id=shown.rollout.slot_id, visit=shown.rollout.visit)
+            for _ in range(count):
+                _, rows, columns = next(drawn)
+                squares.append(
+                    draw_squares(
+                        generator,
+                        height=rows * self._layout.patch,
+                        width=columns * self._layout.patch,
+                        side=self._papo.mask_patch_pixels,
+                        probability=self._papo.mask_probability,
+                    )
+                )
+        side = self._papo.mask_patch_pixels
+        return black_out(inputs["pixel_values"], grids, squares, side=side, layout=self._layout)
+
+    def _token_mean(self, inputs: dict[str, Any]) -> TokenMean:
+        return TokenMean(
+            loss_type=self._loss_type,
+            accumulation=self.current_gradient_accumulation_steps,
+            max_completion_tokens=self._plan.generation.max_completion_tokens,
+            step_tokens=inputs["num_items_in_batch"],
+            ranks=self.accelerator.num_processes,
+        )
+
+    def _note(self, terms: PapoTerms, full: Tensor) -> None:
+        """Log the terms as means over the step, and observe what they add."""
+        papo, counters = self._papo, self.loop.counters
+        # Shares of a backward pass add up over the step; TRL averages what is logged over its backward passes.
+        parts = torch.stack([terms.perception, terms.masked_entropy, terms.original_entropy, terms.clamped])
+        shares = parts.detach() * self.current_gradient_accumulation_steps
+        means = self.accelerator.reduce(shares, reduction="mean").tolist()
+        names = ("k3", "masked_entropy", "original_entropy", "clamped_share")
+        for name, mean in zip(names, means, strict=True):
+            self._metrics["train"][f"papo/{name}"].append(mean)
+        observe(counters, "perception", -papo.gamma * terms.perception, [full])
+        observe(counters, "masked_entropy", papo.eta_aug * terms.masked_entropy, [terms.masked_entropy])
+        observe(counters, "original_entropy", papo.eta_ori * terms.original_entropy, [full])
