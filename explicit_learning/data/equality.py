@@ -159,7 +159,7 @@ def choice_forms(choice: Choice) -> tuple[str, str]:
 def _choice(body: str, choices: Sequence[Choice]) -> str | None:
     """Return the key of the one choice that is named, by key or by text."""
     form = _plain(body)
-    keys = {choice.key for choice in choices if form and form in choice_forms(choice)}
+    keys = {choice.key for choice in choices if choice.key and form and form in choice_forms(choice)}
     return keys.pop() if len(keys) == 1 else None
 
 

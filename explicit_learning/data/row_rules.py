@@ -117,7 +117,7 @@ def _check_view(pointer: str, view: View, report: Report) -> None:
     _check_images(f"{pointer}/images", view.images, report)
     if view.role is not Relation.FULL and (view.boxes or view.masks):
         found = f"evidence on a {view.role.value} view"
-        report(f"{pointer}/evidence", found, "evidence on FULL views only", "remove it: it says where FULL's evidence is")
+        report(f"{pointer}/evidence", found, "evidence on FULL views only", "remove it, or name the view FULL")
     _check_boxes(f"{pointer}/evidence/boxes", view, report)
     masked = [mask.image_index for mask in view.masks]
     for position, mask in enumerate(view.masks):

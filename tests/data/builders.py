@@ -54,7 +54,7 @@ class Builder:
         self.changes: Json = {}
 
     def _group(self, name: str, split: str, shade: int) -> list[Json]:
-        views = {}
+        views: Json = {}
         for view_id, gray in GRAY.items():
             entry = image_bytes(self.folder, f"images/{name}-{view_id}.png", gray + shade)
             self.images.append(entry)

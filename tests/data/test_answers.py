@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 REGEX = re.compile(ANSWER_SCHEMA_REGEX)
 BODY_REGEX = ANSWER_SCHEMA_REGEX.removeprefix("<answer>").removesuffix("{0,64}</answer>")
 ALL_CODE_POINTS = range(sys.maxunicode + 1)
+EDGES = {*range(0x100), *(end + step for end in (0x2028, 0xD000, 0xD800, 0xE000, 0x10000) for step in range(-4, 5))}
 # Every one of these has been let through by some library's reading of some regular expression.
 NASTY = ("7", "<", ">", " ", "\n", "\r", "\x00", "\x0b", "\x1c", "\x7f", "\x85", "\u2028", "\ud55c", "\U0001f600")
 
@@ -135,7 +136,7 @@ def llguidance_accepts(regex: str) -> Callable[[str], bool]:
     class ByteTokenizer:
         eos_token_id = 256
         bos_token_id = None
-        tokens = tuple(bytes([byte]) for byte in range(256)) + (b"</s>",)
+        tokens = (*(bytes([byte]) for byte in range(256)), b"</s>")
         special_token_ids = (256,)
 
         def __call__(self, text: str | bytes) -> list[int]:
@@ -198,4 +199,6 @@ def test_every_code_point_means_the_same_in_the_decoders_grammar(
 ) -> None:
     accepts = library(BODY_REGEX)
     body = re.compile(BODY_REGEX)
-    assert [hex(code) for code in ALL_CODE_POINTS if accepts(chr(code)) != (body.fullmatch(chr(code)) is not None)] == []
+    # llguidance takes seven minutes for all of them (which passed once): it gets the edges, and every 997th.
+    codes = EDGES | set(ALL_CODE_POINTS[::997]) if library is llguidance_accepts else ALL_CODE_POINTS
+    assert [hex(code) for code in codes if accepts(chr(code)) != (body.fullmatch(chr(code)) is not None)] == []

@@ -100,7 +100,8 @@ def test_numbers_are_exact(body: str, form: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", ["seven", "5 cm", "$5", "1,00", "0,123", "1,0000", "1.2.3", "10\u00b2", "1\u00bd", "1/0", "1 2", "--3", "e3", " "]
+    "body",
+    ["seven", "5 cm", "$5", "1,00", "0,123", "1,0000", "1.2.3", "10\u00b2", "1\u00bd", "1/0", "1 2", "--3", "e3", " "],
 )
 def test_units_and_ambiguous_numerals_are_not_guessed(body: str) -> None:
     assert normalise(body, "number") is None
@@ -169,7 +170,15 @@ def test_text_forms(body: str, form: str | None) -> None:
 
 @pytest.mark.parametrize(
     ("body", "form"),
-    [("Yes", "true"), ("TRUE.", "true"), ("y", "true"), ("no!", "false"), ("False", "false"), ("1", None), ("maybe", None)],
+    [
+        ("Yes", "true"),
+        ("TRUE.", "true"),
+        ("y", "true"),
+        ("no!", "false"),
+        ("False", "false"),
+        ("1", None),
+        ("maybe", None),
+    ],
 )
 def test_booleans(body: str, form: str | None) -> None:
     assert normalise(body, "boolean") == form

@@ -115,10 +115,28 @@ BOXES = {"boxes": [{"image_index": 0, "x0": 0, "y0": 0, "x1": 1, "y1": 1}]}
         (in_slot(SUBSTITUTE, "base_id", value="b"), 4, "/base_id", "another base_id", "make them agree"),
         (in_slot(CONTROL, "full_view", "state", value="s"), 2, "/full_view", "another full_view", "make them agree"),
         (in_slot(CONTROL, "full_view", "role", value="CONTROL"), 2, "/full_view/role", "CONTROL", "original view"),
-        (in_slot(CONTROL, "selected_view", "evidence", value=BOXES), 2, "/selected_view/evidence", "a CONTROL", "remove"),
+        (
+            in_slot(CONTROL, "selected_view", "evidence", value=BOXES),
+            2,
+            "/selected_view/evidence",
+            "on a CONTROL view",
+            "remove",
+        ),
         (in_slot(CONTROL, "selected_view", "role", value="MISSING"), 2, "/selected_view/role", "MISSING in", "agree"),
-        (in_slot(CONTROL, "selected_view", "view_id", value="full"), 2, "/selected_view/view_id", "full view's", "rename"),
-        (in_slot(FULL, "selected_view", "state", value="other"), 1, "/selected_view", "another view", "repeat full_view"),
+        (
+            in_slot(CONTROL, "selected_view", "view_id", value="full"),
+            2,
+            "/selected_view/view_id",
+            "full view's",
+            "rename",
+        ),
+        (
+            in_slot(FULL, "selected_view", "state", value="other"),
+            1,
+            "/selected_view",
+            "another view",
+            "repeat full_view",
+        ),
         (each_slot("question", " \n"), 1, "/question", "blank", "write the question"),
         (
             in_slot(CONTROL, "selected_view", "images", 0, "image_index", value=1),
@@ -137,16 +155,34 @@ BOXES = {"boxes": [{"image_index": 0, "x0": 0, "y0": 0, "x1": 1, "y1": 1}]}
         (in_full_views(*BOX, "x1", value=9), 1, "/full_view/evidence/boxes/0/x1", "8 by 6 pixels", "after EXIF"),
         (in_full_views(*BOX, "y1", value=7), 1, "/full_view/evidence/boxes/0/y1", "y1 = 7", "after EXIF"),
         (in_full_views(*BOX, "x0", value=8), 1, "/full_view/evidence/boxes/0/x1", "an empty box", "cover"),
-        (in_full_views(*BOX, "image_index", value=1), 1, "/full_view/evidence/boxes/0/image_index", "image 1", "same view"),
+        (
+            in_full_views(*BOX, "image_index", value=1),
+            1,
+            "/full_view/evidence/boxes/0/image_index",
+            "image 1",
+            "same view",
+        ),
         (in_full_views("evidence", value={"boxes": []}), 1, "/full_view/evidence/boxes", "[]", "write a value"),
         (each_slot("answer_type", "choice"), 1, "/choices", "[]", "write a value"),
         (each_slot("choices", [*CHOICES, {"key": "a", "text": "c"}]), 1, "/choices/2/key", "choice 0 has", "rename"),
-        (each_slot("choices", [*CHOICES, {"key": "C", "text": "A Circle!"}]), 1, "/choices/2/text", "choice 0", "remove"),
-        (each_slot("choices", [*CHOICES, {"key": "C", "text": "b"}]), 1, "/choices/2/text", "key of choice 1", "A, B, C"),
+        (
+            each_slot("choices", [*CHOICES, {"key": "C", "text": "A Circle!"}]),
+            1,
+            "/choices/2/text",
+            "choice 0",
+            "remove",
+        ),
+        (
+            each_slot("choices", [*CHOICES, {"key": "C", "text": "b"}]),
+            1,
+            "/choices/2/text",
+            "key of choice 1",
+            "A, B, C",
+        ),
         (each_slot("choices", [*CHOICES, {"key": "C", "text": "c\nd"}]), 1, "/choices/2/text", "c\\nd", "one line"),
     ],
 )
-def test_a_slot_that_breaks_a_rule(
+def test_a_slot_that_breaks_a_rule(  # noqa: PLR0917 - pytest passes by name
     good: Builder, change: Callable[[Builder], None], line: int, pointer: str, found: str, fix: str
 ) -> None:
     change(good)
@@ -182,7 +218,9 @@ def test_an_unsafe_image_path(good: Builder, path: str, found: str) -> None:
 
 def test_masks(good: Builder) -> None:
     mask = {"image_index": 0, "path": "../m.png", "sha256": "0" * 64}
-    in_full_views("evidence", value={"masks": [mask, mask | {"path": "m.png"}, mask | {"image_index": 1, "path": "n"}]})(good)
+    in_full_views(
+        "evidence", value={"masks": [mask, mask | {"path": "m.png"}, mask | {"image_index": 1, "path": "n"}]}
+    )(good)
     at = "/full_view/evidence/masks"
     expected = [f"{at}/0/path", f"{at}/1/image_index", f"{at}/2/image_index"]
     assert brief(slot_faults(good)) == [(f"rows.jsonl:{line}", at) for line in (1, 2, 3, 4) for at in expected]

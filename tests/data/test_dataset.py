@@ -1,0 +1,427 @@
+"""A data set as a whole: what a gate must find in files, images and between rows."""
+
+from __future__ import annotations
+
+import copy
+import json
+import struct
+import sys
+import time
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from data.builders import Builder, asset_entry, brief, image_bytes
+from PIL import Image
+
+from explicit_learning.data.asset_paths import AssetFolder
+from explicit_learning.data.dataset import check_dataset, load_dataset, load_dataset_manifest
+from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.files.canonical import sha256_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+FULL, CONTROL, MISSING, SUBSTITUTE = range(4)
+MANIFEST = "dataset-manifest.json"
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Builder:
+    return Builder(tmp_path)
+
+
+def found_in(good: Builder) -> list[tuple[str, str, str, str]]:
+    """Check the data set; return (file, pointer, found, fix) of every fault."""
+    faults = check_dataset(good.write()).faults
+    assert all(fault.gate == "data" and fault.expected for fault in faults)
+    return [(*place, fault.found, fault.fix) for place, fault in zip(brief(faults), faults, strict=True)]
+
+
+def test_a_good_data_set(good: Builder) -> None:
+    path = good.write()
+    checked = check_dataset(path)
+    assert checked.faults == ()
+    assert [len(rows) for rows in (checked.slots, checked.sft, checked.evaluation)] == [4, 4, 4]
+    assert checked.manifest is not None
+    assert checked.manifest.sha256 == sha256_json(json.loads(path.read_text()))
+    assert checked.manifest.counts.groups == 1
+    assert load_dataset(path, sha256=checked.manifest.sha256) == checked
+
+
+def test_the_identity_is_of_the_content_not_the_writing(good: Builder) -> None:
+    path = good.write()
+    identity = load_dataset_manifest(path).sha256
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps(dict(reversed(document.items())), indent=4))
+    assert load_dataset_manifest(path).sha256 == identity
+    document["images"][0]["bytes"] += 1
+    path.write_text(json.dumps(document))
+    assert load_dataset_manifest(path).sha256 != identity
+
+
+def test_another_data_set_than_the_plan_names(good: Builder) -> None:
+    with pytest.raises(Refusal, match="freeze the plan anew"):
+        load_dataset(good.write(), sha256="0" * 64)
+
+
+def test_ranks_do_not_look_at_images(good: Builder) -> None:
+    path = good.write()
+    identity = load_dataset_manifest(path).sha256
+    for file in (good.folder / "images").iterdir():
+        file.unlink()
+    assert len(load_dataset(path, sha256=identity).slots) == 4
+    assert len(check_dataset(path).faults) == 8
+
+
+# --- images -------------------------------------------------------------------------------------------------------
+
+
+def overwrite(data: bytes) -> Callable[[Path, Builder], None]:
+    def spoil(path: Path, _: Builder) -> None:
+        path.write_bytes(data)
+
+    return spoil
+
+
+def remove(path: Path, _: Builder) -> None:
+    path.unlink()
+
+
+def truncate(path: Path, _: Builder) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def flip_a_bit(path: Path, _: Builder) -> None:
+    data = bytearray(path.read_bytes())
+    data[-30] ^= 1
+    path.write_bytes(data)
+
+
+def make_a_folder(path: Path, _: Builder) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def link_outside(path: Path, good: Builder) -> None:
+    outside = good.folder.parent / f"{good.folder.name}-outside.png"
+    path.rename(outside)
+    path.symlink_to(outside)
+
+
+def link_folder_outside(path: Path, good: Builder) -> None:
+    outside = good.folder.parent / f"{good.folder.name}-outside"
+    path.parent.rename(outside)
+    path.parent.symlink_to(outside)
+
+
+def link_to_itself(path: Path, _: Builder) -> None:
+    path.unlink()
+    path.symlink_to(path)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "pointer", "found", "fix"),
+    [
+        (remove, "/images/0/path", "no such file", "restore the file"),
+        (overwrite(b""), "/images/0/path", "an empty file", "restore the file"),
+        (make_a_folder, "/images/0/path", "a folder", "name the file inside it"),
+        (link_outside, "/images/0/path", "a link that leads outside the asset root", "copy the file"),
+        (link_to_itself, "/images/0/path", "cannot be read", "permissions"),
+        (flip_a_bit, "/images/0/sha256", "changed, sha256", "restore the file"),
+        (truncate, "/images/0/bytes", "bytes", "restore the file"),
+        (truncate, "/images/0", "ends before the image does", "restore the file"),
+        (overwrite(b"This is no picture.\n"), "/images/0", "not such an image", "replace or convert"),
+        (overwrite(b"\x89PNG\r\n\x1a\n" + b"\0" * 20), "/images/0", "image", "re"),
+    ],
+)
+def test_a_spoiled_image(
+    good: Builder, spoil: Callable[[Path, Builder], None], pointer: str, found: str, fix: str
+) -> None:
+    path = good.write()
+    spoil(good.folder / "images/train-0-full.png", good)
+    faults = check_dataset(path).faults
+    assert {place for place, _ in brief(faults)} == {MANIFEST}
+    assert any(fault.pointer == pointer and found in fault.found and fix in fault.fix for fault in faults), faults
+    assert all("train-0-full.png" in fault.found for fault in faults)
+
+
+def test_a_linked_folder_that_leads_outside(good: Builder) -> None:
+    path = good.write()
+    link_folder_outside(good.folder / "images/train-0-full.png", good)
+    faults = check_dataset(path).faults
+    assert len(faults) == 8
+    assert all("leads outside" in fault.found for fault in faults)
+
+
+def test_a_link_inside_the_asset_root_is_followed(good: Builder) -> None:
+    path = good.write()
+    image = good.folder / "images/train-0-full.png"
+    image.rename(good.folder / "elsewhere.png")
+    image.symlink_to("../elsewhere.png")
+    assert check_dataset(path).faults == ()
+
+
+def replace_image(good: Builder, size: tuple[int, int]) -> Path:
+    """Let the manifest and the rows agree with whatever the first image's file now is."""
+    name = "images/train-0-full.png"
+    entry = asset_entry(good.folder, name, size)
+    good.images[0] = entry
+    text = [good.slots, good.sft]
+    for rows in text:
+        for row in rows:
+            views = [row["full_view"], row["selected_view"]] if "full_view" in row else [row]
+            for view in views:
+                view.pop("evidence", None)
+                for image in view["images"]:
+                    if image["path"] == name:
+                        image.update({key: entry[key] for key in ("sha256", "width", "height")})
+    return good.write()
+
+
+def png_chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png_header(width: int, height: int) -> bytes:
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header)
+
+
+@pytest.mark.parametrize("size", [(65_000, 65_000), (12_000, 12_000), (9_000, 9_000)])
+def test_a_decompression_bomb(good: Builder, size: tuple[int, int]) -> None:
+    """A few bytes that unpack into up to 4 GB; Pillow refuses the first, warns of the second, and passes the third."""
+    rows = zlib.compress(b"\0" * 1000)
+    bomb = png_header(*size) + png_chunk(b"IDAT", rows) + png_chunk(b"IEND", b"")
+    (good.folder / "images/train-0-full.png").write_bytes(bomb)
+    before = time.process_time()
+    (fault,) = check_dataset(replace_image(good, size)).faults
+    assert time.process_time() - before < 2
+    assert brief([fault]) == [(MANIFEST, "/images/0")]
+    assert "pixels" in fault.found
+    assert fault.expected == "at most 64,000,000 pixels"
+    assert "scale the image down" in fault.fix
+
+
+@pytest.mark.parametrize("suffix", ["PNG", "JPEG", "WEBP"])
+@pytest.mark.parametrize("orientation", [1, 3, 5, 6, 8])
+def test_the_size_is_the_one_shown_after_exif_rotation(good: Builder, suffix: str, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = good.folder / "images/train-0-full.png"
+    Image.new("RGB", (8, 6)).save(path, format=suffix, exif=exif)
+    shown = (6, 8) if orientation >= 5 else (8, 6)
+    assert check_dataset(replace_image(good, shown)).faults == ()
+    (fault,) = check_dataset(replace_image(good, shown[::-1])).faults
+    assert brief([fault]) == [(MANIFEST, "/images/0")]
+    assert f"{shown[0]} by {shown[1]} pixels after EXIF rotation" in fault.found
+
+
+def test_exif_behind_the_pixels_of_a_png_counts(good: Builder) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    pixels = png_chunk(b"IDAT", zlib.compress((b"\0" + b"\x55" * 8) * 6))
+    late = png_chunk(b"eXIf", exif.tobytes()[6:])
+    (good.folder / "images/train-0-full.png").write_bytes(png_header(8, 6) + pixels + late + png_chunk(b"IEND", b""))
+    assert check_dataset(replace_image(good, (6, 8))).faults == ()
+
+
+@pytest.mark.parametrize("format_name", ["GIF", "TIFF", "PPM"])
+def test_a_format_that_is_not_permitted(good: Builder, format_name: str) -> None:
+    path = good.folder / "images/train-0-full.png"
+    Image.new("L", (8, 6)).save(path, format=format_name)
+    (fault,) = check_dataset(replace_image(good, (8, 6))).faults
+    assert "PNG, JPEG, WEBP, BMP" in fault.expected
+
+
+def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    import os
+
+    os.mkfifo(tmp_path / "pipe.png")
+    problem = AssetFolder(tmp_path).size_or_problem("pipe.png")
+    assert isinstance(problem, tuple)
+    assert "no regular file" in problem[0]
+
+
+# --- rows files and the manifest ----------------------------------------------------------------------------------
+
+
+def test_a_missing_manifest(tmp_path: Path) -> None:
+    checked = check_dataset(tmp_path / "none.json")
+    assert checked.manifest is None
+    assert brief(checked.faults) == [("none.json", "")]
+
+
+def test_a_missing_rows_file(good: Builder) -> None:
+    path = good.write()
+    (good.folder / "sft.jsonl").unlink()
+    faults = check_dataset(path).faults
+    assert ("sft.jsonl", "") in brief(faults)
+    assert [fault.found for fault in faults if fault.pointer is None] == ["no such file"]
+
+
+def test_a_changed_rows_file(good: Builder) -> None:
+    path = good.write()
+    file = good.folder / "slots.jsonl"
+    file.write_bytes(file.read_bytes().replace(b"lower left", b"upper left"))
+    (fault,) = check_dataset(path).faults
+    assert brief([fault]) == [(MANIFEST, "/files/0/sha256")]
+    assert "another data set" in fault.fix
+
+
+def test_a_truncated_rows_file(good: Builder) -> None:
+    path = good.write()
+    file = good.folder / "slots.jsonl"
+    file.write_bytes(file.read_bytes()[:-50])
+    assert brief(check_dataset(path).faults)[:2] == [(MANIFEST, "/files/0/sha256"), ("slots.jsonl:4", "")]
+
+
+def test_an_unreadable_rows_file_is_an_io_fault(good: Builder) -> None:
+    path = good.write()
+    file = good.folder / "slots.jsonl"
+    file.unlink()
+    file.mkdir()
+    faults = check_dataset(path).faults
+    assert [fault.exit_code for fault in faults if "slots.jsonl" in (fault.file or "")] == [ExitCode.IO]
+
+
+def test_a_wrong_count(good: Builder) -> None:
+    good.changes["counts"] = {"slots": 5, "groups": 1, "sft_rows": 4, "evaluation_rows": 4, "images": 9}
+    assert [(file, pointer) for file, pointer, _, _ in found_in(good)] == [
+        (MANIFEST, "/counts/slots"),
+        (MANIFEST, "/counts/images"),
+    ]
+
+
+def test_a_manifest_that_breaks_its_schema_says_all_of_it(good: Builder) -> None:
+    good.changes = {"asset_rot": ".", "images": [], "schema_version": 2}
+    path = good.write()
+    assert sorted(brief(check_dataset(path).faults)) == [
+        (MANIFEST, "/asset_rot"),
+        (MANIFEST, "/images"),
+        (MANIFEST, "/schema_version"),
+    ]
+
+
+@pytest.mark.parametrize("root", ["..", "/data", "a\\b"])
+def test_an_unsafe_asset_root(good: Builder, root: str) -> None:
+    good.changes["asset_root"] = root
+    assert brief(check_dataset(good.write()).faults) == [(MANIFEST, "/asset_root")]
+
+
+def test_an_asset_root_that_is_not_there(good: Builder) -> None:
+    path = good.write()
+    (fault,) = check_dataset(path, asset_root=good.folder / "nowhere").faults
+    assert brief([fault]) == [(MANIFEST, "/asset_root")]
+
+
+def test_a_path_listed_twice(good: Builder) -> None:
+    good.images.append(good.images[0])
+    faults = check_dataset(good.write()).faults
+    assert brief(faults) == [(MANIFEST, "/images/0/path"), (MANIFEST, "/images/8/path")]
+
+
+# --- between rows, and rows against the manifest ------------------------------------------------------------------
+
+
+def test_an_image_that_is_not_listed(good: Builder) -> None:
+    extra = image_bytes(good.folder, "images/extra.png", 99)
+    view = good.slots[CONTROL]["selected_view"]
+    view["images"] = [{"image_index": 0} | {key: extra[key] for key in ("path", "sha256", "width", "height")}]
+    (fault,) = found_in(good)
+    assert fault[:2] == ("slots.jsonl:2", "/selected_view/images/0/path")
+
+
+@pytest.mark.parametrize(("field", "value"), [("sha256", "0" * 64), ("width", 7), ("height", 7)])
+def test_an_image_that_is_listed_otherwise(good: Builder, field: str, value: Any) -> None:
+    good.evaluation[MISSING]["selected_view"]["images"][0][field] = value
+    (fault,) = found_in(good)
+    assert fault[:2] == ("evaluation.jsonl:3", f"/selected_view/images/0/{field}")
+    assert "write both from the same files" in fault[3]
+
+
+def test_masks_are_listed_and_of_their_images_size(good: Builder) -> None:
+    mask = image_bytes(good.folder, "masks/a.png", 255)
+    small = image_bytes(good.folder, "masks/b.png", 255, size=(4, 4))
+    for asset, expected in (
+        (mask, []),
+        (small, ["/full_view/evidence/masks/0"]),
+        (mask | {"sha256": "0" * 64}, ["/full_view/evidence/masks/0/sha256"]),
+        (mask | {"path": "masks/c.png"}, ["/full_view/evidence/masks/0/path"]),
+    ):
+        good.images = [*good.images[:8], mask, small]
+        evidence = {"masks": [{"image_index": 0, "path": asset["path"], "sha256": asset["sha256"]}]}
+        for slot in good.slots:
+            slot["full_view"]["evidence"] = copy.deepcopy(evidence)
+        good.slots[FULL]["selected_view"]["evidence"] = copy.deepcopy(evidence)
+        assert [pointer for _, pointer, _, _ in found_in(good)] == expected * 4
+
+
+@pytest.mark.parametrize(
+    ("path", "pointer"),
+    [(("base_id",), "/base_id"), (("group_id",), "/group_id")],
+)
+def test_a_held_out_item_that_is_trained_on(good: Builder, path: tuple[str, ...], pointer: str) -> None:
+    for row in good.evaluation:
+        row[path[0]] = "train-0"
+    faults = found_in(good)
+    assert [fault[:2] for fault in faults] == [(f"evaluation.jsonl:{line}", pointer) for line in range(1, 5)]
+    assert all(fault[2].startswith("evaluation leakage") for fault in faults)
+
+
+def test_a_held_out_image_that_is_trained_on(good: Builder) -> None:
+    trained = good.slots[FULL]["full_view"]["images"]
+    for row in good.evaluation:
+        row["full_view"]["images"] = copy.deepcopy(trained)
+    good.evaluation[FULL]["selected_view"]["images"] = copy.deepcopy(trained)
+    assert [fault[:2] for fault in found_in(good)] == [
+        (f"evaluation.jsonl:{line}", "/full_view/images/0/sha256") for line in range(1, 5)
+    ]
+
+
+def test_a_certificate_that_contradicts_its_slot(good: Builder) -> None:
+    good.sft = [good.sft[SUBSTITUTE] | {"target": "4", "assistant_response": "<answer>4</answer>"}]
+    (fault,) = found_in(good)
+    assert fault[:2] == ("sft.jsonl:1", "/target")
+    assert '"3" is right at' in fault[2]
+
+
+def test_certificates_of_two_arms_in_one_file(good: Builder) -> None:
+    good.sft[FULL]["record_kind"] = "sft_answer"
+    assert [fault[:2] for fault in found_in(good)] == [(f"sft.jsonl:{line}", "/record_kind") for line in (2, 3, 4)]
+
+
+def test_a_second_file_of_slots(good: Builder) -> None:
+    path = good.write()
+    document = json.loads(path.read_text())
+    document["files"].append(document["files"][0] | {"path": "more.jsonl"})
+    path.write_text(json.dumps(document))
+    assert brief(check_dataset(path).faults) == [(MANIFEST, "/files/3/kind")]
+
+
+def test_faults_of_all_kinds_come_together(good: Builder) -> None:
+    good.slots[CONTROL]["split"] = "eval"
+    good.sft[FULL]["assistant_response"] = "7"
+    good.evaluation[MISSING]["selected_view"]["role"] = "CONTROL"
+    path = good.write()
+    (good.folder / "images/train-0-missing.png").unlink()
+    assert set(brief(check_dataset(path).faults)) >= {
+        ("slots.jsonl:2", "/split"),
+        ("sft.jsonl:1", "/assistant_response"),
+        ("evaluation.jsonl:3", "/selected_view/role"),
+        (MANIFEST, "/images/2/path"),
+    }
+
+
+def test_checking_a_good_data_set_needs_no_jsonschema(good: Builder) -> None:
+    import subprocess
+
+    path = good.write()
+    program = (
+        "import sys; from pathlib import Path; from explicit_learning.data.dataset import check_dataset; "
+        f"assert not check_dataset(Path({str(path)!r})).faults; "
+        "print([name for name in ('jsonschema', 'numpy', 'torch') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
