@@ -17,6 +17,7 @@ from explicit_learning.gates.check import check_plan
 from explicit_learning.gates.image import image_identity
 from explicit_learning.gates.machine import measure_hardware
 from explicit_learning.gates.output import check_output
+from explicit_learning.launch.environment import rank_environment
 from explicit_learning.launch.start import exec_into_launcher
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
 from explicit_learning.provenance.code import code_identity
@@ -79,6 +80,7 @@ def _launch(path: Path, plan: Plan, checked: Checked, folder: Path, lock: RunLoc
     """Prepare the run folder and become the launcher; returns if the run only had to be finalised."""
     code = code_identity()
     launch_id = secrets.token_hex(16)
+    environment = rank_environment(plan, os.environ)
     prepared = prepare_run(
         folder,
         plan=plan,
@@ -87,7 +89,10 @@ def _launch(path: Path, plan: Plan, checked: Checked, folder: Path, lock: RunLoc
         image=image_identity(),
         code=code,
         launch_id=launch_id,
-        gates={"plan_file": str(path.resolve())},
+        gates={
+            "plan_file": str(path.resolve()),
+            "environment": {"settings": environment.settings, "overridden": environment.overridden},
+        },
     )
     if prepared.action == "finalise":
         return

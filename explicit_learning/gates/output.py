@@ -84,7 +84,7 @@ def _ownership_faults(folder: Path, frozen_config_sha256: str | None) -> Iterato
         expected = f"a run of plan {frozen_config_sha256}" if frozen_config_sha256 else "an empty folder, or none"
         yield _fault(folder, f"it holds a run of another plan ({owner})", expected, OTHER_FOLDER)
     elif COMPLETION_MARKER in names and not _awaits_amendment(folder / RUN_MANIFEST):
-        fix = f"use what is there (el verify {folder}), or {OTHER_FOLDER} to run again"
+        fix = f"use what is there, or {OTHER_FOLDER} to run again"
         yield _fault(folder, "this run is already complete", "an unfinished run, or no folder", fix)
     elif owner is None:
         listed = ", ".join(sorted(names)[:5])

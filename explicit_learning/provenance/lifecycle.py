@@ -303,7 +303,7 @@ def _finalise(run: Path, manifest: dict[str, Any]) -> None:
 
 def _check_not_ended(run: Path, status: str) -> None:
     if status == "completed":
-        fix = f"use what is there (el verify {run}), or {OTHER_FOLDER} to run again"
+        fix = f"use what is there, or {OTHER_FOLDER} to run again"
         raise _refusal(run, "this run is already complete", "an unfinished run, or no folder", fix)
     if status == "budget_exhausted":
         fix = f"freeze a plan with a larger budget.max_completion_tokens_per_run, and {OTHER_FOLDER}"

@@ -1,0 +1,153 @@
+"""The command line as a user meets it: exit codes, all faults at once, one JSON object, no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from plan.golden import PLAN, plan_with
+
+from explicit_learning.cli import COMMANDS, main
+from explicit_learning.files.resources import PLANS, ROOT
+from explicit_learning.files.schema import load_schema
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write(path: Path, document: Any) -> str:
+    path.write_text(json.dumps(document))
+    return str(path)
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    code = main([*words, "--json"])
+    out, _ = capsys.readouterr()
+    answer = json.loads(out)
+    assert [error.message for error in Draft202012Validator(load_schema("faults")).iter_errors(answer)] == []
+    assert answer["exit_code"] == code
+    assert answer["ok"] == (code == 0)
+    return dict(answer)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["nonsense"], ["check"], ["check", "a.json", "b.json"], ["freeze", "d.json"], ["run", "--colour", "p.json"]],
+)
+def test_a_wrong_command_line_exits_with_64(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert caught.value.code == 64
+    assert "usage: el" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([command, "--help"])
+    assert caught.value.code == 0
+    assert COMMANDS[command][1:] in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_a_plan_that_is_not_there(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = run_json(capsys, command, str(tmp_path / "plan.json"))
+    assert answer["exit_code"] == 64
+    assert answer["faults"][0]["found"] == "no such file"
+
+
+def test_a_path_to_a_json_file_means_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "plan.json", {**PLAN, "seed": -1})
+    assert main([path, "--out", str(tmp_path / "run")]) == 65
+    assert "/seed" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_draft_is_not_run_but_the_next_command_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = run_json(capsys, "run", str(PLANS / "demo" / "answer_grpo.json"))
+    assert answer["exit_code"] == 65
+    assert answer["faults"][0]["found"] == "a draft"
+    assert answer["faults"][0]["fix"].startswith("freeze it first: el freeze ")
+
+
+def test_faults_of_the_plan_and_of_what_it_names_come_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = plan_with({"/seed": -1, "/lora/dropout": 0.5, "/optimisation/save_interval": 0})
+    answer = run_json(capsys, "check", write(tmp_path / "plan.json", plan))
+    gates = {fault["gate"] for fault in answer["faults"]}
+    pointers = {fault["pointer"] for fault in answer["faults"] if fault["gate"] == "plan"}
+    assert pointers == {"/seed", "/lora/dropout", "/optimisation/save_interval"}
+    # The golden plan names a model, an adapter, a prompt and data that are not beside this file, and another lock.
+    assert {"plan", "lock", "model", "adapter", "prompt", "data"} <= gates
+    assert answer["exit_code"] == 65
+
+
+def test_two_h200_are_asked_of_a_machine_without_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = plan_with(
+        {
+            "/hardware": {
+                "accelerator": "cuda",
+                "world_size": 2,
+                "gpu_name_pattern": "H200",
+                "compute_capability": "9.0",
+                "gpu_memory_gib": 130,
+                "driver_minimum": "580.65.06",
+            },
+            "/optimisation/dataloader_pin_memory": True,
+        }
+    )
+    answer = run_json(capsys, "check", write(tmp_path / "plan.json", plan))
+    hardware = [fault for fault in answer["faults"] if fault["gate"] == "hardware"]
+    assert hardware
+    assert "H200" in hardware[0]["expected"]
+    assert "--gpus all" in hardware[0]["fix"]
+
+
+def test_text_for_people_goes_to_stderr_and_counts_the_faults(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "plan.json", plan_with({"/seed": -1}))
+    assert main(["check", path]) == 65
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "refused [plan] " in err
+    assert "  expected: at least 0" in err
+    assert "faults; exit code 65 (contract)" in err
+
+
+@pytest.mark.parametrize("words", [["check", "PLAN"], ["freeze", "--help"], ["run", "PLAN"], ["demo", "--help"]])
+def test_light_commands_import_nothing_heavy(words: list[str], tmp_path: Path) -> None:
+    plan = write(tmp_path / "plan.json", plan_with({"/seed": -1}))
+    program = (
+        "import sys; sys.argv = ['el', *sys.argv[1:]]\n"
+        "from explicit_learning.cli import main\n"
+        "try:\n    code = main()\nexcept SystemExit as end:\n    code = end.code\n"
+        "heavy = {'torch', 'transformers', 'trl', 'peft', 'vllm', 'datasets', 'numpy', 'pandas'} & set(sys.modules)\n"
+        "print(code, sorted(heavy))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *(plan if word == "PLAN" else word for word in words)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert done.stdout.splitlines()[-1] in {"65 []", "0 []"}
+
+
+def test_entrypoint_runs_from_anywhere(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "entrypoint.py"), "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert done.stdout.startswith("explicit-learning 0.")
