@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["ADAPTER_FILES", "adapter_sha256", "adapter_structure", "model_structure", "terminal_token_ids"]
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
-MODEL_FILES = ("config.json", "tokenizer.json", "preprocessor_config.json")
+MODEL_FILES = ("config.json", "tokenizer.json")
+# The image processor's settings lie in one of these: transformers 5 writes the first.
+PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 HEADER_LENGTH_BYTES = 8
 
 
@@ -43,13 +45,16 @@ def model_structure(folder: Path, *, pointer: str = "/model/path") -> list[Fault
         for name in MODEL_FILES
         if not (folder / name).is_file()
     ]
+    if not any((folder / name).is_file() for name in PROCESSOR_FILES):
+        expected = f"part of every model folder (or {PROCESSOR_FILES[1]})"
+        faults.append(fault(folder / PROCESSOR_FILES[0], "no such file", expected))
     index = folder / "model.safetensors.index.json"
     try:
         if index.is_file():
             named = set(json.loads(index.read_text())["weight_map"].values())
         else:
             named = {path.name for path in folder.glob("*.safetensors")} or {"model.safetensors"}
-    except (ValueError, KeyError, AttributeError, OSError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         return [*faults, fault(index, f"unreadable: {error}", "an index of weight shards")]
     for name in sorted(named):
         shard = folder / name

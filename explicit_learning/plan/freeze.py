@@ -18,7 +18,6 @@ from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
 from explicit_learning.files.atomic import write_json
 from explicit_learning.files.hashing import sha256_file, snapshot_sha256
 from explicit_learning.files.os_errors import write_fault
-from explicit_learning.files.resources import SCHEMAS
 from explicit_learning.files.schema import load_schema, validate
 from explicit_learning.files.strict_json import load_json
 from explicit_learning.lock.parse import lock_sha256
@@ -210,7 +209,7 @@ def _measured(filled: dict[str, Any], inputs: _Inputs, data: DraftData, out: Pat
     def relative(path: Path) -> str:
         return Path(os.path.relpath(path, out.resolve().parent)).as_posix()
 
-    plan: dict[str, Any] = {"$schema": relative(SCHEMAS / "plan.schema.json"), **filled}
+    plan = dict(filled)
     try:
         plan["model"] |= {"path": relative(inputs.model), "snapshot_sha256": snapshot_sha256(inputs.model)}
         if inputs.adapter:
@@ -220,7 +219,7 @@ def _measured(filled: dict[str, Any], inputs: _Inputs, data: DraftData, out: Pat
             "terminal_token_ids": list(terminal_token_ids(inputs.model)),
             "answer_regex": ANSWER_SCHEMA_REGEX,
         }
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         fix = "check the model's generation_config.json, config.json and tokenizer files"
         raise Refusal(
             Fault(gate="model", file=str(inputs.model), found=str(error), expected="a readable model", fix=fix)

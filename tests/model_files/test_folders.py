@@ -1,0 +1,161 @@
+"""A model or adapter folder is whole, or the missing or broken part is named."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from explicit_learning.errors import ExitCode
+from explicit_learning.files.canonical import sha256_json
+from explicit_learning.files.hashing import snapshot_sha256
+from explicit_learning.gates.model import check_folder
+from explicit_learning.model_files.folders import (
+    adapter_sha256,
+    adapter_structure,
+    model_structure,
+    terminal_token_ids,
+)
+from explicit_learning.model_files.headers import lora_parameter_bound
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def safetensors(shapes: dict[str, list[int]]) -> bytes:
+    """Return a safetensors file of zeros in float32: an 8-byte length, a JSON header, the data."""
+    header: dict[str, Any] = {}
+    end = 0
+    for name, shape in shapes.items():
+        size = 4
+        for side in shape:
+            size *= side
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + bytes(end)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "mödel with space"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"text_config": {"eos_token_id": 7}}))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [9, 7]}))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "<|im_end|>"}}))
+    tokenizer = {"added_tokens": [{"id": 11, "content": "<|im_end|>"}], "model": {"vocab": {}}}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (folder / "preprocessor_config.json").write_text("{}")
+    for number in (1, 2):
+        (folder / f"model-{number}.safetensors").write_bytes(safetensors({f"w{number}": [3, 5], f"b{number}": [3]}))
+    index = {"weight_map": {"w1": "model-1.safetensors", "w2": "model-2.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return folder
+
+
+@pytest.fixture
+def adapter(tmp_path: Path) -> Path:
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text("{}")
+    (folder / "adapter_model.safetensors").write_bytes(safetensors({"lora": [2, 2]}))
+    return folder
+
+
+def test_a_whole_model_has_no_fault(model: Path) -> None:
+    assert model_structure(model) == []
+    assert check_folder(model, snapshot_sha256(model), kind="model") == []
+
+
+def test_a_missing_shard_is_named(model: Path) -> None:
+    (model / "model-2.safetensors").unlink()
+    (fault,) = model_structure(model)
+    assert fault.file == str(model / "model-2.safetensors")
+    assert (fault.found, fault.expected) == ("no such file", "a shard named in model.safetensors.index.json")
+
+
+def test_a_missing_weight_file_without_index_is_named(model: Path) -> None:
+    for path in model.glob("model*"):
+        path.unlink()
+    (fault,) = model_structure(model)
+    assert fault.file == str(model / "model.safetensors")
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "preprocessor_config.json"])
+def test_a_missing_configuration_is_named(model: Path, name: str) -> None:
+    (model / name).unlink()
+    (fault,) = model_structure(model)
+    assert fault.file == str(model / name)
+
+
+def test_every_truncation_of_a_shard_is_found(model: Path) -> None:
+    shard = model / "model-1.safetensors"
+    data = shard.read_bytes()
+    for length in range(0, len(data), 7):
+        shard.write_bytes(data[:length])
+        (fault,) = model_structure(model)
+        assert fault.file == str(shard), length
+    shard.write_bytes(data + b"x")
+    (fault,) = model_structure(model)
+    assert fault.found == f"{len(data) + 1:,} bytes where the header describes {len(data):,}"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"weight_map": 3}', '{"other": {}}'])
+def test_a_broken_index_is_a_fault(model: Path, text: str) -> None:
+    (model / "model.safetensors.index.json").write_text(text)
+    (fault,) = model_structure(model)
+    assert fault.expected == "an index of weight shards"
+
+
+@pytest.mark.parametrize("header", [b"[]", b"{}{", b'{"w": 3}', b'{"w": {"data_offsets": []}}', b"\xff\xff"])
+def test_a_header_that_is_none_is_a_fault_and_no_traceback(model: Path, header: bytes) -> None:
+    (model / "model-1.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    (fault,) = model_structure(model)
+    assert fault.found.startswith("no safetensors file")
+
+
+def test_a_model_that_is_no_folder(tmp_path: Path) -> None:
+    assert model_structure(tmp_path / "absent")[0].found == "no such folder"
+    (tmp_path / "file").touch()
+    assert model_structure(tmp_path / "file")[0].found == "a file"
+
+
+def test_a_changed_model_is_found_by_its_hash(model: Path) -> None:
+    frozen = snapshot_sha256(model)
+    (model / "config.json").write_text("{ }")
+    (fault,) = check_folder(model, frozen, kind="model")
+    assert (fault.pointer, fault.expected) == ("/model/snapshot_sha256", frozen)
+    assert fault.exit_code == ExitCode.CONTRACT
+
+
+def test_an_adapters_identity_is_that_of_its_two_files(adapter: Path) -> None:
+    expected = sha256_json(
+        {
+            name: hashlib.sha256((adapter / name).read_bytes()).hexdigest()
+            for name in ("adapter_config.json", "adapter_model.safetensors")
+        }
+    )
+    assert adapter_sha256(adapter) == expected
+    (adapter / "README.md").write_text("a model card is no part of it")
+    assert check_folder(adapter, expected, kind="adapter") == []
+
+
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
+def test_a_broken_adapter_is_named(adapter: Path, name: str) -> None:
+    (adapter / name).write_bytes(b"{")
+    (fault,) = adapter_structure(adapter)
+    assert fault.file == str(adapter / name)
+    (adapter / name).unlink()
+    assert adapter_structure(adapter)[0].found == "no such file"
+
+
+def test_the_terminal_tokens_are_the_whole_set(model: Path) -> None:
+    assert terminal_token_ids(model) == (7, 9, 11)
+
+
+def test_the_adapters_size_is_bounded_by_the_headers(model: Path) -> None:
+    # Two matrices of 3 x 5: rank x (3 + 5) each; vectors get no adapter.
+    assert lora_parameter_bound(model, rank=4) == 4 * (8 + 8)
