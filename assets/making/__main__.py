@@ -1,4 +1,4 @@
-"""Makes the tiny model: ``python -m assets.making --seed 0 --out assets/tiny-vlm``.
+"""Makes the tiny model: ``python -m assets.making --seed 0``.
 
 Writes the model's folder, and beside it the log of every step and a record (``ASSET.json``) of how the model was made,
 what it can do, and what its files hash to.
@@ -25,14 +25,14 @@ from explicit_learning.data.digits.canvas import HARDNESS
 from explicit_learning.files.atomic import new_folder, write_json
 from explicit_learning.files.hashing import sha256_file, snapshot, snapshot_sha256
 from explicit_learning.files.jsonl import write_rows
-from explicit_learning.files.resources import PROMPTS, ROOT
+from explicit_learning.files.resources import ASSETS, PROMPTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn", "pillow")
 HELD_OUT = 500
-LOG_EVERY = 50
+LOG_EVERY = 25
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m assets.making", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="seed of the weights and of the canvases")
     parser.add_argument(
-        "--out", type=Path, default=ROOT / "assets" / "tiny-vlm", help="the model's folder, new or empty"
+        "--out", type=Path, default=ASSETS / "tiny-vlm" / "model", help="the model's folder, new or empty"
     )
     options = parser.parse_args(arguments)
     started = time.monotonic()
@@ -64,13 +64,15 @@ def main(arguments: Sequence[str]) -> None:
         # What is stored is bfloat16, as in the real model; what is measured is what was stored.
         model.to(torch.bfloat16).save_pretrained(folder)
         processor.save_pretrained(folder)
+        for file in folder.iterdir():
+            file.chmod(0o644)
     model.float()
     accuracy = measure(model, processor, count=HELD_OUT)
     write_rows(options.out.parent / "pretraining.jsonl", log)
     write_json(
         options.out.parent / "ASSET.json",
         {
-            "name": options.out.name,
+            "name": options.out.parent.name,
             "command": f"OMP_NUM_THREADS=1 python -m assets.making --seed {options.seed}",
             "seed": options.seed,
             "seconds": round(time.monotonic() - started),

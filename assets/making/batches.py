@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from explicit_learning.data.answers import Choice
+from explicit_learning.data.digits.canvas import PLACES
+from explicit_learning.data.prompt import load_system_prompt, prompt_messages
 from explicit_learning.files.resources import PROMPTS
 
 if TYPE_CHECKING:
@@ -21,21 +24,28 @@ IGNORED = -100
 
 def prompt(processor: Qwen3VLProcessor, item: Item) -> str:
     """Return an item's rendered prompt, ending where the response begins."""
-    text = item.question
-    if item.choices:
-        text += "\n\nChoices:\n" + "\n".join(f"{choice['key']}. {choice['text']}" for choice in item.choices)
-    messages = [
-        {"role": "system", "content": (PROMPTS / "common_system.txt").read_text(encoding="utf-8").strip()},
-        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": text}]},
-    ]
-    rendered = processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    if not isinstance(rendered, str):
-        raise TypeError("one conversation gives one text")
+    messages = prompt_messages(
+        load_system_prompt(PROMPTS / "common_system.txt"),
+        item.question,
+        [Choice(key=choice["key"], text=choice["text"]) for choice in item.choices],
+        image_count=1,
+    )
+    rendered: str = processor.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     return rendered
 
 
+def bare_prompt(item: Item) -> str:
+    """Return the shortest prompt that names a cell: the image, its place, and what precedes every response."""
+    return f"<|vision_start|><|image_pad|><|vision_end|> {PLACES[item.place]}<think>\n\n</think>\n\n"
+
+
 def inputs(
-    processor: Qwen3VLProcessor, items: Sequence[Item], views: Sequence[View], targets: Sequence[str] | None
+    processor: Qwen3VLProcessor,
+    items: Sequence[Item],
+    views: Sequence[View],
+    targets: Sequence[str] | None,
+    *,
+    bare: bool = False,
 ) -> dict[str, Any]:
     """Return the model's inputs for one view an item.
 
@@ -45,10 +55,11 @@ def inputs(
         views: The view of each that is shown.
         targets: Answer bodies to learn, which adds responses and labels; None for prompts to be continued, which are
             padded on the left.
+        bare: Whether prompts are an image and a place and nothing else.
     """
     from PIL import Image
 
-    prompts = [prompt(processor, item) for item in items]
+    prompts = [bare_prompt(item) if bare else prompt(processor, item) for item in items]
     images = [[Image.fromarray(view.pixels)] for view in views]
     if targets is None:
         batch = processor(text=prompts, images=images, padding=True, padding_side="left", return_tensors="pt")

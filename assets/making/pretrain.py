@@ -3,12 +3,14 @@
 From random weights the language model spreads its attention over sixty tokens, four of which are the image, and stays
 at chance for as long as anybody waits. So the vision tower learns first, for itself: each cell's image token is read
 through the embedding rows of the words for what it shows and where it lies, which are the output rows too. The language
-model then finds cells whose digit and place it can already name, and has to learn only to look for them; one digit a
-canvas at first, then two, three and four.
+model then finds cells whose digit and place it can already name, and has to learn only to look for them; with few
+tokens to look at first (the place alone for a question), clean cells, and a single digit. The eyes' loss stays on, or
+the first steps of the words would undo it.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from assets.making.batches import inputs
-from explicit_learning.data.digits.canvas import GRID, PLACES
-from explicit_learning.data.digits.items import KINDS, Kind, make_item, make_views
+from explicit_learning.data.digits.canvas import GRID, HARDNESS, PLACES, PLAIN, Hardness
+from explicit_learning.data.digits.items import Kind, make_item, make_views
 from explicit_learning.data.digits.pools import load_pool
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
     import torch
     from transformers import Qwen3_5ForConditionalGeneration, Qwen3VLProcessor
+
+    from explicit_learning.data.digits.items import Item
 
 __all__ = ["RECIPE", "Recipe", "Stage", "train_eyes", "train_words"]
 
@@ -35,12 +39,16 @@ class Stage:
 
     Attributes:
         filled: Digits on a canvas.
+        bare: Whether the prompt is an image and a place and nothing else.
+        hardness: How hard the cells are to read.
         kinds: Kinds of question, one a batch in turn, so that a batch has rows of one length.
         until: Share of right responses, over the last ten batches of each kind, at which the next stage begins.
         steps: Most optimizer steps in this stage.
     """
 
     filled: int
+    bare: bool
+    hardness: Hardness
     kinds: Sequence[Kind]
     until: float
     steps: int
@@ -56,6 +64,7 @@ class Recipe:
         batch: Canvases a step.
         learning_rate: AdamW's, after the warm-up; it falls linearly over the last half of either phase's last stage.
         weight_decay: AdamW's.
+        beta2: AdamW's second decay rate.
         warm_up: Steps over which the learning rate rises. Unit: optimizer steps.
         gradient_norm: Largest norm of the gradient.
         abstentions: Share of rows whose answer is replaced by an abstention, whatever the image shows: enough for the
@@ -67,24 +76,27 @@ class Recipe:
     batch: int
     learning_rate: float
     weight_decay: float
+    beta2: float
     warm_up: int
     gradient_norm: float
     abstentions: float
 
 
 NUMBER: tuple[Kind, ...] = ("number",)
+EACH: tuple[Kind, ...] = ("number", "boolean", "choice")
 RECIPE = Recipe(
     eyes_steps=400,
     stages=(
-        Stage(filled=1, kinds=NUMBER, until=0.6, steps=300),
-        Stage(filled=2, kinds=NUMBER, until=0.6, steps=400),
-        Stage(filled=3, kinds=NUMBER, until=0.6, steps=400),
-        Stage(filled=4, kinds=NUMBER, until=0.6, steps=400),
-        Stage(filled=4, kinds=KINDS, until=2.0, steps=300),
+        Stage(filled=1, bare=True, hardness=PLAIN, kinds=NUMBER, until=0.8, steps=200),
+        Stage(filled=4, bare=True, hardness=PLAIN, kinds=NUMBER, until=0.8, steps=600),
+        Stage(filled=4, bare=False, hardness=PLAIN, kinds=NUMBER, until=0.8, steps=200),
+        Stage(filled=4, bare=False, hardness=PLAIN, kinds=EACH, until=0.85, steps=500),
+        Stage(filled=4, bare=False, hardness=HARDNESS, kinds=EACH, until=math.inf, steps=240),
     ),
     batch=32,
     learning_rate=2e-3,
     weight_decay=0.01,
+    beta2=0.98,
     warm_up=30,
     gradient_norm=1.0,
     abstentions=0.02,
@@ -104,7 +116,9 @@ def optimizer_of(model: Qwen3_5ForConditionalGeneration, recipe: Recipe) -> torc
     """Return AdamW over all of the model's parameters."""
     import torch
 
-    return torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
+    return torch.optim.AdamW(
+        model.parameters(), lr=recipe.learning_rate, betas=(0.9, recipe.beta2), weight_decay=recipe.weight_decay
+    )
 
 
 def take_step(
@@ -130,19 +144,46 @@ def rate_at(recipe: Recipe, step: int, left: int, steps: int) -> float:
     return recipe.learning_rate * min(1.0, (step + 1) / recipe.warm_up) * max(FLOOR, min(1.0, 2 * left / steps))
 
 
+def eyes_loss(
+    model: Qwen3_5ForConditionalGeneration, processor: Qwen3VLProcessor, seen: torch.Tensor, items: Sequence[Item]
+) -> tuple[torch.Tensor, float]:
+    """Return how badly image tokens name their cells, and the share of digits that they name right.
+
+    Args:
+        model: The model, whose embedding rows name things.
+        processor: The model's processor.
+        seen: The vision tower's output for the items' canvases; shape (items x 4, hidden).
+        items: The items; cells that are not shown do not count.
+    """
+    import torch
+    from torch.nn.functional import cross_entropy, layer_norm, normalize
+
+    places = torch.arange(len(PLACES)).repeat(len(items))
+    truth = (
+        (DIGIT_TOKENS, torch.tensor([cell.label for item in items for cell in item.cells])),
+        (ROW_TOKENS, places // GRID),
+        (COLUMN_TOKENS, places % GRID),
+    )
+    shown = torch.tensor([place in item.shown for item in items for place in range(len(PLACES))])
+    table = normalize(model.get_input_embeddings().weight, dim=1)
+    seen = layer_norm(seen, seen.shape[-1:])[shown]
+    total, right = torch.zeros(()), 0.0
+    for tokens, labels in truth:
+        named = seen @ table[processor.tokenizer.convert_tokens_to_ids(list(tokens))].T
+        total = total + cross_entropy(named, labels[shown])
+        if tokens is DIGIT_TOKENS:
+            right = (named.argmax(dim=1) == labels[shown]).float().mean().item()
+    return total, right
+
+
 def train_eyes(
     model: Qwen3_5ForConditionalGeneration, processor: Qwen3VLProcessor, recipe: Recipe, seed: int
 ) -> Iterator[dict[str, Any]]:
     """Train the vision tower to name each cell's digit, row and column, and yield a line of log a step."""
     import torch
     from PIL import Image
-    from torch.nn.functional import cross_entropy, layer_norm, normalize
 
     pool = load_pool("pretraining")
-    words = [
-        processor.tokenizer.convert_tokens_to_ids(list(group)) for group in (DIGIT_TOKENS, ROW_TOKENS, COLUMN_TOKENS)
-    ]
-    rows, columns = (torch.arange(len(PLACES)).div(GRID, rounding_mode="floor"), torch.arange(len(PLACES)) % GRID)
     optimizer = optimizer_of(model, recipe)
     model.train()
     for step in range(recipe.eyes_steps):
@@ -152,18 +193,10 @@ def train_eyes(
             for index in range(step * recipe.batch, (step + 1) * recipe.batch)
         ]
         images = [Image.fromarray(make_views(item, pool, ("full",))[0].pixels) for item in items]
-        labels = torch.tensor([cell.label for item in items for cell in item.cells])
         pixels = processor.image_processor(images, return_tensors="pt")
-        seen = torch.cat(
-            list(model.model.get_image_features(pixels["pixel_values"], pixels["image_grid_thw"]).pooler_output)
-        )
-        seen = layer_norm(seen, seen.shape[-1:])
-        table = normalize(model.get_input_embeddings().weight, dim=1)
-        named = [seen @ table[ids].T for ids in words]
-        truth = (labels, rows.repeat(len(items)), columns.repeat(len(items)))
-        loss = torch.stack([cross_entropy(*pair) for pair in zip(named, truth, strict=True)]).sum()
+        features = model.model.get_image_features(pixels["pixel_values"], pixels["image_grid_thw"])
+        loss, right = eyes_loss(model, processor, torch.cat(list(features.pooler_output)), items)
         take_step(model, optimizer, loss, recipe, rate_at(recipe, step, recipe.eyes_steps - step, recipe.eyes_steps))
-        right = (named[0].argmax(dim=1) == labels).float().mean().item()
         yield {
             "phase": "eyes",
             "step": step + 1,
@@ -179,6 +212,8 @@ def train_words(
     """Train the whole model to answer, stage by stage, and yield a line of log a step."""
     pool = load_pool("pretraining")
     optimizer = optimizer_of(model, recipe)
+    seen: list[torch.Tensor] = []
+    model.model.visual.merger.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
     silent = np.random.default_rng([seed, len(recipe.stages)])
     model.train()
     step = 0
@@ -189,13 +224,22 @@ def train_words(
             start = time.monotonic()
             kind = stage.kinds[step % len(stage.kinds)]
             items = [
-                make_item(pool, seed=seed, stream=WORDS_STREAM, index=index, kinds=(kind,), filled=stage.filled)
+                make_item(
+                    pool,
+                    seed=seed,
+                    stream=WORDS_STREAM,
+                    index=index,
+                    kinds=(kind,),
+                    filled=stage.filled,
+                    hardness=stage.hardness,
+                )
                 for index in range(step * recipe.batch, (step + 1) * recipe.batch)
             ]
             views = [make_views(item, pool, ("full",))[0] for item in items]
             abstain = silent.random(recipe.batch) < recipe.abstentions
             targets = ["" if none else item.answer for item, none in zip(items, abstain, strict=True)]
-            loss, right = _loss(model, inputs(processor, items, views, targets))
+            loss, right = _loss(model, inputs(processor, items, views, targets, bare=stage.bare))
+            loss = loss + eyes_loss(model, processor, seen.pop(), items)[0]
             rate = rate_at(recipe, step, stage.steps - taken if last else stage.steps, stage.steps)
             take_step(model, optimizer, loss, recipe, rate)
             step += 1
@@ -214,11 +258,11 @@ def train_words(
 
 
 def _loss(model: Qwen3_5ForConditionalGeneration, batch: dict[str, Any]) -> tuple[torch.Tensor, float]:
-    """Return the mean cross-entropy of the response tokens and the share of rows with all of them right."""
+    """Return the mean cross-entropy of responses (a sum over tokens) and the share of rows with all of them right."""
     from torch.nn.functional import cross_entropy
 
     labels = batch.pop("labels")[:, 1:]
     logits = model(**batch).logits[:, :-1]
-    loss = cross_entropy(logits.flatten(0, 1), labels.flatten())
+    loss = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum") / len(labels)
     right = ((logits.argmax(dim=-1) == labels) | (labels < 0)).all(dim=1).float().mean().item()
     return loss, right
