@@ -84,11 +84,19 @@ def test_a_missing_weight_file_without_index_is_named(model: Path) -> None:
     assert fault.file == str(model / "model.safetensors")
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "preprocessor_config.json"])
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
 def test_a_missing_configuration_is_named(model: Path, name: str) -> None:
     (model / name).unlink()
     (fault,) = model_structure(model)
     assert fault.file == str(model / name)
+
+
+def test_either_form_of_the_processors_settings_will_do(model: Path) -> None:
+    (model / "preprocessor_config.json").rename(model / "processor_config.json")
+    assert model_structure(model) == []
+    (model / "processor_config.json").unlink()
+    (fault,) = model_structure(model)
+    assert fault.file == str(model / "processor_config.json")
 
 
 def test_every_truncation_of_a_shard_is_found(model: Path) -> None:

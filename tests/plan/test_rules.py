@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from plan.golden import PLAN, plan_with
 
-from explicit_learning.files.schema import validate
+from explicit_learning.files.schema import load_schema, validate
 from explicit_learning.plan.rules import broken_rules, warnings
 
 SFT = {
@@ -22,7 +22,9 @@ SFT = {
 }
 PAPO = {
     "adapter_version": "papo/1",
-    "upstream_sha256": "0" * 64,
+    "upstream_sha256": load_schema("plan")["properties"]["objective"]["properties"]["papo"]["properties"][
+        "upstream_sha256"
+    ]["const"],
     "recipe": "custom",
     "gamma": 0.01,
     "eta_aug": 0.03,
