@@ -35,13 +35,15 @@ CONFIG_NAME = "adapter_config.json"
 WEIGHTS_NAME = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 
-# What an adapter's configuration says beside its shape: where it came from, who wrote it, what it is used for.
+# What an adapter's configuration says beside its shape: where it came from, who wrote it, what it is used for, and the
+# dropout it was trained with (RL arms have none, whatever the SFT stage had).
 _INCIDENTAL = frozenset(
     {
         "auto_mapping",
         "base_model_name_or_path",
         "exclude_modules",
         "inference_mode",
+        "lora_dropout",
         "peft_version",
         "revision",
         "target_modules",

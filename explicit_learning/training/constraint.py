@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = ["AllowedMass", "Chooser", "Constraint", "Greedy", "Sampled", "compile_constraint", "constrained", "uniforms"]
 
+# Probabilities are counted in units of its inverse: rarer tokens are never drawn.
+RESOLUTION = 2**52
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
@@ -134,23 +137,24 @@ class Sampled:
         """Return token ids; shapes (rows, vocabulary) and (rows,)."""
         import torch
 
-        weights = torch.softmax(logits.double() / self.temperature, dim=-1)
+        # Whole numbers: their sums are exact in any order, and so the same on every device and in every run.
+        weights = (torch.softmax(logits.double() / self.temperature, dim=-1) * RESOLUTION).long()
         if self.top_p < 1.0:
             weights = _nucleus(weights, self.top_p)
         cumulated = weights.cumsum(dim=-1)
-        target = self.numbers[:, step].to(cumulated.device)[:, None] * cumulated[:, -1:]
-        drawn = torch.searchsorted(cumulated, target, right=True).squeeze(-1)
-        # A product that rounds up to the whole mass would fall behind the last token that has any.
-        last = weights.shape[-1] - 1 - (weights > 0).flip(-1).int().argmax(dim=-1)
-        return torch.minimum(drawn, last)
+        total = cumulated[:, -1]
+        target = (self.numbers[:, step].to(total.device) * total).long()
+        # A product that rounds up to the total would lie behind the last token.
+        target = torch.minimum(target, total - 1)
+        return torch.searchsorted(cumulated, target[:, None], right=True).squeeze(-1)
 
 
 def _nucleus(weights: Tensor, top_p: float) -> Tensor:
-    """Zero everything outside the smallest set of tokens whose mass reaches ``top_p``; shape (rows, vocabulary)."""
+    """Zero everything outside the smallest set of tokens whose share reaches ``top_p``; shape (rows, vocabulary)."""
     ordered, index = weights.sort(dim=-1, descending=True, stable=True)
-    # A token is outside if those before it reach the mass already.
-    outside = (ordered.cumsum(dim=-1) - ordered) >= top_p
-    return weights.masked_fill(outside.scatter(-1, index, outside), 0.0)
+    before = ordered.cumsum(dim=-1) - ordered
+    outside = before >= top_p * weights.sum(dim=-1, keepdim=True)
+    return weights.masked_fill(outside.gather(-1, index.argsort(dim=-1)), 0)
 
 
 Chooser = Greedy | Sampled

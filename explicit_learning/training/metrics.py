@@ -27,19 +27,15 @@ _LEFT_OUT_PREFIXES = ("train_", "profiling/")
 
 
 def plain_metrics(step: int, logs: dict[str, Any]) -> dict[str, Any]:
-    """Return a row: the step and every metric that is a number; what is not finite is null."""
+    """Return a row: the step and every metric that is a number; one without a finite value is null."""
     kept = {
-        name: _finite(value)
+        name: value if value is not None and math.isfinite(value) else None
         for name, value in logs.items()
-        if name not in _LEFT_OUT and not name.startswith(_LEFT_OUT_PREFIXES)
+        if name not in _LEFT_OUT
+        and not name.startswith(_LEFT_OUT_PREFIXES)
+        and (value is None or isinstance(value, int | float))
     }
     return {**dict(sorted(kept.items())), "step": step}
-
-
-def _finite(value: Any) -> float | int | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return value if math.isfinite(value) else None
 
 
 class MetricsFile:

@@ -54,6 +54,7 @@ class Loop:
         gradient_norm: The last step's gradient norm, before clipping.
         status: How the run ended, once it has.
         seconds: Time from the first step of this launch to its last.
+        before_first_step: Called once, before the first step of a resumed run.
     """
 
     context: RankContext
@@ -67,6 +68,13 @@ class Loop:
     gradient_norm: float = math.nan
     status: Status = "completed"
     seconds: float = 0.0
+    before_first_step: Callable[[], None] | None = None
+
+    def check_before_first_step(self) -> None:
+        """Call what is to be called before the first step, if it has not been."""
+        check, self.before_first_step = self.before_first_step, None
+        if check is not None:
+            check()
 
 
 class StepLoop(TrainerCallback):
@@ -135,8 +143,9 @@ class StepLoop(TrainerCallback):
         moved = any(not torch.equal(old, new) for old, new in zip(self._before, after, strict=True))
         self._before = []
         if not moved and any(group["lr"] > 0 for group in kwargs["optimizer"].param_groups):
+            if not counters.unchanged_adapter_steps:
+                self.loop.context.say(f"step {step} left the adapter unchanged; further such steps are only counted")
             counters.unchanged_adapter_steps.append(step)
-            self.loop.context.say(f"step {step}: the optimizer step left the adapter unchanged")
         if self.loop.gradient_norm == 0.0:
             counters.zero_gradient_steps.append(step)
         else:

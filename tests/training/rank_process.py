@@ -1,0 +1,75 @@
+"""One rank, as its shell would start it: PLAN RUN OPTIONS."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from explicit_learning.launch.context import RankContext
+from explicit_learning.launch.failures import failed
+from explicit_learning.launch.manifest import LaunchManifest, ResolvedPaths
+from explicit_learning.launch.outcome import write_outcome
+from explicit_learning.launch.signals import StopRequest
+from explicit_learning.plan.model import Plan, build
+
+
+def _context(plan_file: Path, run: Path, options: dict[str, Any]) -> RankContext:
+    plan = build(Plan, json.loads(plan_file.read_text()))
+    stop, rank = StopRequest(), int(os.environ["RANK"])
+
+    def place(name: str) -> str:
+        return str((plan_file.parent / name).resolve())
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+        if rank == 0 and options.get("stop_after_say") and text.startswith(options["stop_after_say"]):
+            stop.note(signal.SIGTERM)
+
+    manifest = LaunchManifest(
+        plan=plan,
+        run_folder=str(run),
+        paths=ResolvedPaths(
+            model=place(plan.model.path),
+            initial_adapter=place(plan.initial_adapter.path) if plan.initial_adapter else None,
+            dataset=place(plan.data.dataset.path),
+            asset_root=place(plan.data.asset_root),
+            evaluation=place(plan.data.evaluation_manifest.path),
+            prompt=place(plan.prompt.path),
+        ),
+        run_manifest_sha256="0" * 64,
+        running_commit="1" * 40,
+        launch_id="test",
+        resume_checkpoint=options.get("resume"),
+        report_to=(),
+        stop_at_step=options.get("stop_at_step"),
+    )
+    return RankContext(
+        manifest=manifest,
+        rank=rank,
+        local_rank=rank,
+        world_size=int(os.environ["WORLD_SIZE"]),
+        stop=stop,
+        say=say,
+        console=sys.stderr,
+    )
+
+
+def main() -> None:
+    """Run the backend and leave its outcome in the run directory."""
+    plan_file, run, options = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
+    context = _context(plan_file, run, options)
+    from explicit_learning.training.backend import run as train
+
+    try:
+        outcome = train(context)
+    except Exception as error:  # noqa: BLE001 - the shell turns every error into an outcome
+        outcome = failed(error)
+    write_outcome(run, context.rank, outcome)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""The arms' table, turned into prompts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from explicit_learning.arms import ARMS
+from explicit_learning.data.images import ImageStore
+from explicit_learning.data.prompt import prompt_messages
+from explicit_learning.data.reading import read_slot_rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+# DESIGN's table: which relation's view is shown for a slot of each relation.
+SHOWN = {
+    "answer_grpo": {"FULL": "FULL", "CONTROL": "FULL", "MISSING": "FULL", "SUBSTITUTE": "FULL"},
+    "answer_grpo_augmented": {"FULL": "FULL", "CONTROL": "CONTROL", "MISSING": "FULL", "SUBSTITUTE": "FULL"},
+    "intervention_grpo": {name: name for name in ("FULL", "CONTROL", "MISSING", "SUBSTITUTE")},
+    "defacto": {"FULL": "FULL", "CONTROL": "CONTROL", "MISSING": "MISSING", "SUBSTITUTE": "FULL"},
+    "papo": {"FULL": "FULL", "CONTROL": "FULL", "MISSING": "FULL", "SUBSTITUTE": "FULL"},
+    "evi_po": {name: name for name in ("FULL", "CONTROL", "MISSING", "SUBSTITUTE")},
+}
+
+
+@pytest.mark.parametrize("arm", SHOWN)
+def test_arm_decides_view_and_gold(digits: Path, arm: str) -> None:
+    from explicit_learning.training.rollouts import gold_answer, shown_view
+
+    for slot in read_slot_rows(digits / "slots.jsonl"):
+        shown = SHOWN[arm][slot.relation.value]
+        assert shown_view(slot, ARMS[arm]).role == shown
+        expected = {"FULL": slot.full_answer, "CONTROL": slot.full_answer, "MISSING": ""}
+        assert gold_answer(slot, ARMS[arm]) == expected.get(shown, slot.substitute_answer)
+
+
+def test_rows_carry_what_the_schedule_asks_for(digits: Path) -> None:
+    from explicit_learning.training.rollouts import RolloutRows
+    from explicit_learning.training.schedule import REUSED, Geometry, Schedule
+
+    slots = read_slot_rows(digits / "slots.jsonl")
+    schedule = Schedule(
+        slot_ids=tuple(slot.slot_id for slot in slots),
+        data_seed=1,
+        geometry=Geometry(batch=8, accumulation=1, ranks=1, generations=4, iterations=2),
+        steps=4,
+    )
+    rows = RolloutRows(
+        slots, arm=ARMS["intervention_grpo"], schedule=schedule, system="Look.", images=ImageStore(digits)
+    )
+    assert len(rows) == 4 * 8
+    assert rows[REUSED] == {}
+    by_id = {slot.slot_id: slot for slot in slots}
+    for index in (0, 5, 15):
+        row, rollout = rows[index], schedule.rollout(index)
+        slot = by_id[rollout.slot_id]
+        assert row["shown"].rollout == rollout
+        assert row["shown"].gold == slot.target
+        assert row["prompt"] == prompt_messages("Look.", slot.question, slot.choices, image_count=1)
+        assert [image.size for image in row["images"]] == [(64, 64)]
+    assert rows[0]["images"][0].tobytes() == rows[1]["images"][0].tobytes()
