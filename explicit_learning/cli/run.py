@@ -42,6 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=Path, metavar="PLAN", help="a frozen plan")
     where = "run folder (default: $EXPLICIT_RUNS/RUN_ID, else runs/RUN_ID)"
     parser.add_argument("--out", type=Path, metavar="DIR", help=where)
+    audit = "if the run resumes, prove that its whole state was restored (smoke runs always do)"
+    parser.add_argument("--audit", action="store_true", help=audit)
     add_json_argument(parser)
 
 
@@ -72,11 +74,11 @@ def run(args: argparse.Namespace) -> ExitCode:
         # Whoever held the lock a moment ago may have completed the run.
         if faults := check_output(folder, frozen_config_sha256=plan.frozen_config_sha256):
             raise Refusal(faults)
-        _launch(args.plan, plan, checked, folder, lock)
+        _launch(args.plan, plan, checked, folder, lock, audit=args.audit)
     return answer([], as_json=args.json, run=str(folder))
 
 
-def _launch(path: Path, plan: Plan, checked: Checked, folder: Path, lock: RunLock) -> None:
+def _launch(path: Path, plan: Plan, checked: Checked, folder: Path, lock: RunLock, *, audit: bool) -> None:
     """Prepare the run folder and become the launcher; returns if the run only had to be finalised."""
     code = code_identity()
     launch_id = secrets.token_hex(16)
@@ -108,6 +110,7 @@ def _launch(path: Path, plan: Plan, checked: Checked, folder: Path, lock: RunLoc
         "resume_checkpoint": prepared.checkpoint,
         "report_to": [name for name in os.environ.get("EXPLICIT_REPORT_TO", "").split(",") if name],
         "stop_at_step": SMOKE_STOP_STEP if stops else None,
+        "audit": audit,
     }
     how = "starting" if prepared.checkpoint is None else f"resuming from {prepared.checkpoint}"
     say(f"{how} run {plan.run_id} ({plan.arm}, {plan.optimisation.max_steps} steps) in {folder}")

@@ -48,6 +48,7 @@ class LaunchManifest:
         resume_checkpoint: Name of the checkpoint folder to resume from, or ``None`` for a fresh start.
         report_to: Trackers that real training runs report to, from ``EXPLICIT_REPORT_TO``.
         stop_at_step: Step at which this launch ends with a checkpoint (smoke phase 1), or ``None``.
+        audit: Whether a resumed launch proves that its state was restored (smoke runs always do).
     """
 
     plan: Plan
@@ -59,6 +60,7 @@ class LaunchManifest:
     resume_checkpoint: str | None
     report_to: tuple[str, ...]
     stop_at_step: int | None
+    audit: bool = False
 
     @property
     def run(self) -> Path:

@@ -19,6 +19,7 @@ from explicit_learning.files.atomic import TEMPORARY_PREFIX, write_bytes, write_
 from explicit_learning.files.os_errors import write_fault
 from explicit_learning.files.progress import say
 from explicit_learning.files.strict_json import load_json
+from explicit_learning.plan.rules import SMOKE_STOP_STEP
 from explicit_learning.provenance.completion import broken_completion_rules
 from explicit_learning.provenance.events import append_event, read_events
 from explicit_learning.provenance.facts import TrainingFacts
@@ -42,12 +43,16 @@ from explicit_learning.provenance.marker import (
     write_marker,
 )
 from explicit_learning.provenance.model_card import CARD_NAME, model_card
+from explicit_learning.provenance.probe import broken_smoke_rules, resume_probe
 from explicit_learning.provenance.tally import tally_rank
 from explicit_learning.provenance.tensors import file_tensors_sha256
 from explicit_learning.resume.checkpoints import (
+    checkpoint_name,
+    complete_checkpoints,
     newest_complete,
     set_aside_folder,
     set_aside_incomplete,
+    step_of,
     verify_checkpoint,
 )
 
@@ -123,6 +128,8 @@ def prepare_run(
         _check_not_ended(run, manifest["status"])
         append_event(run, "gates", {"launch_id": launch_id, "hardware": hardware, "image": image} | (gates or {}))
         _tidy(run)
+        if plan.run_mode == "smoke":
+            _return_to_boundary(run)
         checkpoint = newest_complete(run)
         if checkpoint is not None:
             verify_checkpoint(run / checkpoint, plan, run_manifest_sha256=sha256)
@@ -185,7 +192,8 @@ def _complete(manifest: LaunchManifest, facts: Sequence[TrainingFacts]) -> None:
     tensors = _adapter_tensors(run)
     ranks = range(0 if ARMS[plan.arm].is_sft else plan.hardware.world_size)
     tallies = [tally_rank(run, plan, rank) for rank in ranks]
-    if faults := broken_completion_rules(plan, tallies, facts, adapter_tensors_sha256=tensors):
+    faults = broken_completion_rules(plan, tallies, facts, adapter_tensors_sha256=tensors)
+    if faults := faults + broken_smoke_rules(manifest):
         raise Refusal(faults)
     counts, commit = count_run(run, plan, tallies, facts[0]), manifest.running_commit
     card = model_card(
@@ -204,6 +212,7 @@ def _complete(manifest: LaunchManifest, facts: Sequence[TrainingFacts]) -> None:
         tallies=tallies,
         facts=facts,
         launches=count_launches(read_events(run)[0], facts),
+        probe=resume_probe(run),
         counts=counts,
         adapter_tensors_sha256=tensors,
         running_commit=commit,
@@ -325,6 +334,15 @@ def _tidy(run: Path) -> None:
         stored = set_aside_folder(run, ADAPTER_FOLDER)
         append_event(run, "set-aside", {"what": "final adapter without a completion marker", "stored": stored})
         say(f"final adapter of an attempt that did not complete moved to {stored}")
+
+
+def _return_to_boundary(run: Path) -> None:
+    """Let a smoke run's second phase begin at the boundary: what an interrupted one left beyond it goes aside."""
+    if (run / checkpoint_name(SMOKE_STOP_STEP)).exists():
+        for name in complete_checkpoints(run):
+            if (step_of(name) or 0) > SMOKE_STOP_STEP:
+                stored = set_aside_folder(run, name)
+                append_event(run, "set-aside", {"what": "checkpoint beyond the smoke boundary", "stored": stored})
 
 
 def _refusal(run: Path, found: str, expected: str, fix: str, code: ExitCode = ExitCode.OUTPUT) -> Refusal:

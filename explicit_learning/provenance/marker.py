@@ -98,6 +98,7 @@ def build_marker(
     tallies: Sequence[RankTally],
     facts: Sequence[TrainingFacts],
     launches: Launches,
+    probe: dict[str, Any] | None,
     counts: dict[str, int | None],
     adapter_tensors_sha256: str,
     running_commit: str,
@@ -111,6 +112,7 @@ def build_marker(
         tallies: What each rank's ledger and trace say; none in SFT arms.
         facts: What each rank measured, by rank.
         launches: What all launches needed.
+        probe: What resume audits proved, if there were any (see `probe.resume_probe`).
         counts: What `count_run` counted.
         adapter_tensors_sha256: Tensor digest of the final adapter's file.
         running_commit: Git commit of the code that finished the run.
@@ -161,6 +163,7 @@ def build_marker(
             "resumed_from": list(launches.resumed_from),
             "measured": launches.measured,
         },
+        "resume_probe": probe,
         "memory": {"peak_bytes_by_rank": list(launches.peak_bytes_by_rank)},
         "compute": {"device_seconds": launches.device_seconds},
         "metrics": last_values(first.log_history),

@@ -1,11 +1,17 @@
-"""Digests of live tensors, equal to those of the files they are saved in."""
+"""Digests of live state: of named tensors, equal to those of the files they are saved in, and of whatever nests them.
+
+What counts is the state and nothing else: not the device it lies on, not the memory layout, not the order in which a
+dictionary was filled. Type, shape and container kind do count, because a float32 moment that came back as float64, or a
+step counter that came back as a plain number, continues differently.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from explicit_learning.files.canonical import canonical_bytes, sha256_json
 from explicit_learning.provenance.tensors import digest_tensor, tensors_sha256
 
 if TYPE_CHECKING:
@@ -13,7 +19,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.provenance.tensors import TensorDigest
 
-__all__ = ["live_digest", "live_tensors_sha256"]
+__all__ = ["live_digest", "live_tensors_sha256", "state_sha256"]
 
 # safetensors' names of torch's types.
 _NAMES = {
@@ -27,6 +33,9 @@ _NAMES = {
     torch.bfloat16: "BF16",
     torch.float32: "F32",
     torch.float64: "F64",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.complex64: "C64",
 }
 
 
@@ -39,3 +48,31 @@ def live_digest(tensor: torch.Tensor) -> TensorDigest:
 def live_tensors_sha256(tensors: Mapping[str, torch.Tensor]) -> str:
     """Return the digest of named tensors, as `provenance.tensors` defines it for files."""
     return tensors_sha256({name: live_digest(tensor) for name, tensor in tensors.items()})
+
+
+def state_sha256(state: Any) -> str:  # noqa: ANN401 - nested containers of tensors and plain values
+    """Return the digest of nested containers of tensors, numbers, texts and ``None``.
+
+    Raises:
+        TypeError: If something else is in it: a digest that left it out would call unequal states equal.
+    """
+    return sha256_json(_described(state))
+
+
+def _described(value: Any) -> Any:  # noqa: ANN401 - same
+    """Return a JSON value that is equal for equal states only: every value is under the name of its kind."""
+    if isinstance(value, torch.Tensor):
+        digest = live_digest(value)
+        return {"tensor": [digest.dtype, list(digest.shape), digest.sha256]}
+    if isinstance(value, dict):
+        items = [[_described(key), _described(item)] for key, item in value.items()]
+        return {"dict": sorted(items, key=lambda item: canonical_bytes(item[0]))}
+    if isinstance(value, list | tuple):
+        return {"tuple" if isinstance(value, tuple) else "list": [_described(item) for item in value]}
+    if value is None or isinstance(value, bool | str):
+        return {"plain": value}
+    if isinstance(value, int):
+        return {"int": str(value)}
+    if isinstance(value, float):
+        return {"float": value.hex()}
+    raise TypeError(f"a {type(value).__name__} has no digest")

@@ -103,8 +103,8 @@ class AlignedGRPOTrainer(DurableTrainer, GRPOTrainer):
 
     def restore_counters(self, folder: Path) -> None:
         """Take over a checkpoint's counters, TRL's count of backward passes among them."""
-        super().restore_counters(folder)
         self._step = self.state.global_step * self.args.gradient_accumulation_steps
+        super().restore_counters(folder)
 
     # --- rollouts -------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.arms import ARMS
-from explicit_learning.errors import ExitCode, Fault, Refusal
+from explicit_learning.errors import Fault, Refusal
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.launch.outcome import RankOutcome
 from explicit_learning.provenance.facts import LossTerm, TrainingFacts
@@ -44,6 +44,7 @@ def run(context: RankContext) -> RankOutcome:
 
     from explicit_learning.resume.adapters import adapter_tensors
     from explicit_learning.resume.digests import live_tensors_sha256
+    from explicit_learning.training.auditing import check_resumed
     from explicit_learning.training.collectives import agree, barrier
     from explicit_learning.training.final_adapter import write_final_adapter
     from explicit_learning.training.metrics import MetricsFile
@@ -74,9 +75,11 @@ def run(context: RankContext) -> RankOutcome:
             message="the remaining token budget does not cover another generation cycle",
         )
     context.say(_opening_line(context, policy, checkpoint))
+    loop.before_first_step = partial(check_resumed, trainer) if checkpoint else None
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    if checkpoint:
-        _check_resumed(trainer)
+    if loop.before_first_step is not None:  # the checkpoint was the last step's: nothing has needed the streams yet
+        trainer.restore_streams(str(checkpoint))
+        loop.check_before_first_step()
     facts: dict[str, Any] = {}
     if loop.status == "completed":
         facts = _facts(trainer, initial_digest=initial_digest, before=before).to_json()
@@ -245,30 +248,6 @@ def _rows_per_step(context: RankContext) -> int:
     plan = context.manifest.plan
     rows = plan.optimisation.per_device_batch_size * plan.optimisation.gradient_accumulation_steps
     return rows * plan.hardware.world_size
-
-
-def _check_resumed(trainer: DurableTrainer) -> None:
-    """Refuse a run whose state was not all restored.
-
-    Raises:
-        Refusal: Naming what was not: a library that stops calling a loader says nothing.
-    """
-    from explicit_learning.training.durable import REFERENCE
-    from explicit_learning.training.model import ADAPTER
-
-    expected = {ADAPTER, "optimizer", "scheduler", "counters"}
-    if REFERENCE in trainer.accelerator.unwrap_model(trainer.model).peft_config:
-        expected.add(REFERENCE)
-    if missing := sorted(expected - set(trainer.resumed)):
-        raise Refusal(
-            Fault(
-                gate="checkpoint",
-                found=f"not restored: {', '.join(missing)}",
-                expected=f"restored: {', '.join(sorted(expected))}",
-                fix="report this: the installed trainer does not resume as this version was written for",
-                exit_code=ExitCode.INTERNAL,
-            )
-        )
 
 
 def _facts(trainer: DurableTrainer, *, initial_digest: str, before: str) -> TrainingFacts:

@@ -25,6 +25,7 @@ from explicit_learning.resume.adapters import (
     load_adapter_weights,
     write_adapter_folder,
 )
+from explicit_learning.resume.audit import write_state_digests
 from explicit_learning.resume.checkpoints import (
     checkpoint_name,
     rotate_checkpoints,
@@ -32,7 +33,7 @@ from explicit_learning.resume.checkpoints import (
     set_aside_folder,
     write_rank_frontiers,
 )
-from explicit_learning.resume.digests import live_tensors_sha256
+from explicit_learning.resume.digests import live_tensors_sha256, state_sha256
 from explicit_learning.resume.state import (
     load_counters,
     load_random_streams,
@@ -41,6 +42,7 @@ from explicit_learning.resume.state import (
     save_counters,
     save_random_streams,
 )
+from explicit_learning.training.auditing import REFERENCE, leave_boundary, live_components
 from explicit_learning.training.collectives import barrier
 from explicit_learning.training.model import ADAPTER
 
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from transformers import Trainer
 
     from explicit_learning.plan.model import Plan
+    from explicit_learning.resume.audit import Components
     from explicit_learning.training.records import Records
     from explicit_learning.training.step_loop import Loop
 
@@ -58,7 +61,6 @@ else:
 
 __all__ = ["OPTIMIZER_NAME", "REFERENCE", "SCHEDULER_NAME", "DurableTrainer", "protected_checkpoints"]
 
-REFERENCE = "ref"
 OPTIMIZER_NAME = "optimizer.pt"
 SCHEDULER_NAME = "scheduler.pt"
 TRAINER_STATE_NAME = "trainer_state.json"
@@ -72,12 +74,14 @@ class DurableTrainer(_Base):
         records: The rank's ledger and trace, if the arm has any.
         targets: Full names of the modules that have an adapter.
         resumed: Names of the parts that were restored from a checkpoint, in order.
+        counters_as_loaded: Digest of the counters when they were taken over: fetching a batch already adds to them.
     """
 
     loop: Loop
     records: Records | None
     targets: tuple[str, ...]
     resumed: list[str]
+    counters_as_loaded: str | None
     _metrics: Any
 
     def __init__(
@@ -92,6 +96,7 @@ class DurableTrainer(_Base):
         self.records = records
         self.targets = targets
         self.resumed = []
+        self.counters_as_loaded = None
         super().__init__(**kwargs)
 
     def _send_telemetry(self) -> None:
@@ -131,7 +136,8 @@ class DurableTrainer(_Base):
     # --- steps ----------------------------------------------------------------------------------------------------
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Run the library's step and note its loss."""
+        """Run the library's step and note its loss; before the first one of a resumed run, check what was restored."""
+        self.loop.check_before_first_step()
         loss: torch.Tensor = super().training_step(*args, **kwargs)
         self.loop.loss = float(loss)
         self.loop.losses_finite = self.loop.losses_finite and bool(torch.isfinite(loss))
@@ -159,8 +165,10 @@ class DurableTrainer(_Base):
         barrier()
         if context.rank == 0:
             self._save_shared(folder)
-        self._save_own(folder)
+        components = self._save_own(folder)
         barrier()
+        if manifest.stop_at_step == step:
+            leave_boundary(self, components, checkpoint=name)
         if context.rank == 0:
             if self.loop.metrics is not None:
                 self.loop.metrics.flush()
@@ -182,17 +190,25 @@ class DurableTrainer(_Base):
         if REFERENCE in unwrapped.peft_config:
             (folder / REFERENCE).mkdir()
             write_adapter_folder(folder / REFERENCE, unwrapped, adapter=REFERENCE, base_name=base_name)
-        optimizer, scheduler = self._optimizer_and_scheduler()
+        optimizer, scheduler = self.optimizer_and_scheduler()
         torch.save(optimizer.state_dict(), folder / OPTIMIZER_NAME)
         torch.save(scheduler.state_dict(), folder / SCHEDULER_NAME)
         self.state.save_to_json(str(folder / TRAINER_STATE_NAME))
 
-    def _save_own(self, folder: Path) -> None:
+    def _save_own(self, folder: Path) -> Components:
         rank = self.loop.context.rank
         save_random_streams(folder, rank)
         save_counters(folder, rank, {"loop": self.loop.counters.to_json(), "trainer": self._pending()})
         if self.records is not None:
             write_rank_frontiers(folder, self.records.frontiers())
+        components = live_components(self)
+        write_state_digests(folder, rank=rank, step=self.state.global_step, components=components)
+        return components
+
+    def counted(self) -> dict[str, Any]:
+        """Return every counter that a resumed run must continue, the library's own step counters among them."""
+        steps = {"done": self.state.global_step, "backward_passes": int(getattr(self, "_step", 0))}
+        return {"loop": self.loop.counters.to_json(), "trainer": self._pending(), "steps": steps}
 
     def _pending(self) -> dict[str, Any]:
         """Return what the trainer has gathered since it last logged, and totals that its own state leaves out."""
@@ -203,7 +219,8 @@ class DurableTrainer(_Base):
             "total_tokens": int(self._total_train_tokens),
         }
 
-    def _optimizer_and_scheduler(self) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+    def optimizer_and_scheduler(self) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+        """Return what training has made by the time it is asked for."""
         if self.optimizer is None or self.lr_scheduler is None:
             raise AssertionError("training has made its optimizer and scheduler by now")
         return self.optimizer, self.lr_scheduler
@@ -247,7 +264,7 @@ class DurableTrainer(_Base):
         if checkpoint is None:
             return
         folder = Path(checkpoint)
-        optimizer, scheduler = self._optimizer_and_scheduler()
+        optimizer, scheduler = self.optimizer_and_scheduler()
         optimizer.load_state_dict(load_tensors(folder / OPTIMIZER_NAME))
         scheduler.load_state_dict(load_tensors(folder / SCHEDULER_NAME))
         self.resumed += ["optimizer", "scheduler"]
@@ -257,10 +274,12 @@ class DurableTrainer(_Base):
 
         The library calls this after the first batch of the resumed run was fetched, so that fetching changes nothing.
         """
-        if checkpoint is None:
-            return
-        folder, rank = Path(checkpoint), self.loop.context.rank
-        restore_random_streams(load_random_streams(folder, rank))
+        if checkpoint is not None:
+            self.restore_streams(checkpoint)
+
+    def restore_streams(self, checkpoint: str) -> None:
+        """Put this rank's random streams back."""
+        restore_random_streams(load_random_streams(Path(checkpoint), self.loop.context.rank))
         self.resumed.append("random_streams")
 
     def restore_counters(self, folder: Path) -> None:
@@ -272,6 +291,7 @@ class DurableTrainer(_Base):
         self._globalstep_last_logged = pending["last_logged"]
         self._metrics["train"].update(pending["metrics"])
         self._total_train_tokens = pending["total_tokens"]
+        self.counters_as_loaded = state_sha256(self.counted())
         self.resumed.append("counters")
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from provenance.finished import COMMIT, Run, plan_document, sft_document
+from provenance.smoke import SMOKE, SMOKE_FACTS, audit, smoke_run
 
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.hashing import sha256_file, snapshot
@@ -17,6 +18,7 @@ from explicit_learning.provenance.events import read_events
 from explicit_learning.provenance.lifecycle import Preparation, after_ranks
 from explicit_learning.provenance.manifest import read_run_manifest, set_status
 from explicit_learning.provenance.marker import read_marker
+from explicit_learning.resume.boundary import prove_boundary
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,16 +118,70 @@ def test_an_sft_run_completes_with_nulls_where_nothing_was_sampled(sft: Run) -> 
     assert (marker["accounting"], marker["reward"], marker["objective"]) == ([], None, None)
 
 
-@pytest.mark.parametrize("document", [plan_document(run_mode="smoke"), sft_document(run_mode="smoke")])
+@pytest.mark.parametrize("document", [plan_document(**SMOKE), sft_document(**SMOKE)], ids=["rl", "sft"])
 def test_a_smoke_run_never_becomes_trained(tmp_path: Path, document: dict[str, Any]) -> None:
-    run = Run.of(tmp_path / "run", document)
-    run.prepare()
-    if not run.is_sft:
-        run.sample()
-    assert finish(run) == ExitCode.DONE
+    run = smoke_run(tmp_path / "run", document)
+    audit(run)
+    facts = {"optimizer_steps": 6} if run.is_sft else SMOKE_FACTS
+    assert finish(run, **facts) == ExitCode.DONE
     assert read_run_manifest(run.folder)["status"] == "completed"
     assert read_run_manifest(run.folder)["trained"] is False
-    assert read_marker(run.folder)[0]["trained"] is False
+    marker, _ = read_marker(run.folder)
+    assert marker["trained"] is False
+    probe = marker["resume_probe"]
+    assert probe["boundary_sha256"] == sha256_file(run.folder / "smoke-resume-boundary.json")
+    (entry,) = probe["audits"]
+    assert (entry["checkpoint"], entry["passed"]) == ("checkpoint-5", True)
+    assert entry["sha256"] == sha256_file(run.folder / entry["file"])
+
+
+def test_a_smoke_run_without_its_proof_is_not_complete(tmp_path: Path) -> None:
+    run = smoke_run(tmp_path / "run", plan_document(**SMOKE))
+    assert finish(run, **SMOKE_FACTS) == ExitCode.INTERNAL
+    assert status(run) == "failed"
+    assert exit_faults(run) == {"/resume_audits": "0 resume audits of the last launch, 0 of them passed"}
+
+
+@pytest.mark.parametrize("changes", [{"nonce": "0"}, {"optimizer": "1" * 64}])
+def test_a_smoke_run_whose_audit_failed_is_not_complete(tmp_path: Path, changes: dict[str, str]) -> None:
+    run = smoke_run(tmp_path / "run", plan_document(**SMOKE))
+    audit(run, **changes)
+    assert finish(run, **SMOKE_FACTS) == ExitCode.INTERNAL
+    assert exit_faults(run) == {"/resume_audits": "1 resume audits of the last launch, 0 of them passed"}
+
+
+def test_a_smoke_run_in_one_process_is_not_complete(tmp_path: Path) -> None:
+    run = Run.of(tmp_path / "run", plan_document(**SMOKE))
+    run.prepare()
+    run.sample(range(6))
+    assert finish(run, **SMOKE_FACTS) == ExitCode.INTERNAL
+    assert exit_faults(run)["/resume_checkpoint"] == "the last launch began at step 0"
+
+
+def test_the_second_phase_of_a_smoke_run_always_begins_at_the_boundary(tmp_path: Path) -> None:
+    run = smoke_run(tmp_path / "run", sft_document(**SMOKE))
+    run.checkpoint(6)
+    assert run.prepare().checkpoint == "checkpoint-5"
+    assert (run.folder / "set-aside" / "checkpoint-6.0001" / "complete.json").is_file()
+    what = [event["data"]["what"] for event in read_events(run.folder)[0] if event["kind"] == "set-aside"]
+    assert what == ["checkpoint beyond the smoke boundary"]
+
+
+def test_a_boundary_of_another_run_proves_nothing(tmp_path: Path) -> None:
+    run = smoke_run(tmp_path / "run", sft_document(**SMOKE))
+    path = run.folder / "smoke-resume-boundary.json"
+    path.write_text(path.read_text().replace("checkpoint-5", "checkpoint-4"))
+    with pytest.raises(Refusal, match="/checkpoint"):
+        prove_boundary(run.launch_manifest(), [])
+    path.unlink()
+    with pytest.raises(Refusal, match=r"smoke-resume-boundary\.json"):
+        prove_boundary(run.launch_manifest(), [])
+
+
+def exit_faults(run: Run) -> dict[str, str]:
+    last = read_events(run.folder)[0][-1]
+    assert last["kind"] == "exit"
+    return {fault["pointer"]: fault["found"] for fault in last["data"]["faults"]}
 
 
 def test_a_completed_run_is_refused(rl: Run) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 from provenance.finished import COMMIT, Run, plan_document
+from provenance.smoke import SMOKE, SMOKE_FACTS, audit, smoke_run
 
 from explicit_learning.errors import ExitCode
 from explicit_learning.provenance.lifecycle import after_ranks
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
 def card(run: Run) -> str:
     run.prepare()
     run.sample()
-    assert after_ranks(run.launch_manifest(), run.completed(run.facts(run.save_adapter()))) == ExitCode.DONE
+    return finished(run)
+
+
+def finished(run: Run, **facts: int) -> str:
+    assert after_ranks(run.launch_manifest(), run.completed(run.facts(run.save_adapter(), **facts))) == ExitCode.DONE
     return (run.folder / "final-adapter" / "README.md").read_text()
 
 
@@ -27,7 +32,7 @@ def test_front_matter(rl: Run) -> None:
     empty, front, body = card(rl).split("---\n", 2)
     assert empty == ""
     assert yaml.safe_load(front) == {
-        "base_model": "tiny-vlm/model",
+        "base_model": "assets/tiny-vlm",
         "library_name": "peft",
         "pipeline_tag": "image-text-to-text",
         "tags": ["lora", "explicit-learning", "answer_grpo"],
@@ -51,7 +56,9 @@ def test_identities_counts_and_command(rl: Run) -> None:
 
 
 def test_gpus_and_smoke_runs(tmp_path: Path) -> None:
-    text = card(Run.of(tmp_path / "run", plan_document(run_mode="smoke", hardware__accelerator="cuda")))
+    run = smoke_run(tmp_path / "run", plan_document(**SMOKE, hardware__accelerator="cuda"))
+    audit(run)
+    text = finished(run, **SMOKE_FACTS)
     assert "docker run --rm --gpus all -v" in text
     assert "smoke run: it shows that the run works" in text
 

@@ -21,7 +21,10 @@ NAMES = (
     "event",
     "frontier",
     "ledger-entry",
+    "resume-audit",
     "run-manifest",
+    "smoke-resume-boundary",
+    "state-digests",
     "trace-row",
     "training-facts",
 )
