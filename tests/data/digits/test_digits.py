@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from explicit_learning.data.digits import SIZES, Size, write_dataset
+from explicit_learning.data.digits import SIZES, Size, write_dataset, writer
 from explicit_learning.data.digits.canvas import HARDNESS, PLAIN
 from explicit_learning.data.digits.items import KINDS, STATES, answer_to, make_item, make_views
 from explicit_learning.data.digits.pools import load_pool
@@ -52,9 +53,12 @@ def test_more_items_leave_the_first_ones_as_they_were(dataset: Path, tmp_path: P
     assert rows_of(tmp_path / "more" / "slots.jsonl")[:40] == rows_of(dataset / "slots.jsonl")
 
 
-def test_nothing_is_left_of_a_folder_that_cannot_be_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(STATES, "control", ("FULL", "nonsense\ud800"))
-    with pytest.raises(UnicodeEncodeError):
+def test_nothing_is_left_when_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(writer, "write_json", full)
+    with pytest.raises(OSError, match="No space left"):
         write_dataset(tmp_path / "broken", seed=3, size=SMALL)
     assert list(tmp_path.iterdir()) == []
 
