@@ -1,0 +1,191 @@
+"""Image files that must be refused, and what their headers say."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+import zlib
+from typing import TYPE_CHECKING
+
+import pytest
+from data.builders import Builder, asset_entry, brief
+from PIL import Image
+
+from explicit_learning.data.asset_paths import AssetFolder
+from explicit_learning.data.dataset import check_dataset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+MANIFEST = "dataset-manifest.json"
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Builder:
+    return Builder(tmp_path)
+
+
+def overwrite(data: bytes) -> Callable[[Path, Builder], None]:
+    def spoil(path: Path, _: Builder) -> None:
+        path.write_bytes(data)
+
+    return spoil
+
+
+def remove(path: Path, _: Builder) -> None:
+    path.unlink()
+
+
+def truncate(path: Path, _: Builder) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def flip_a_bit(path: Path, _: Builder) -> None:
+    data = bytearray(path.read_bytes())
+    data[-30] ^= 1
+    path.write_bytes(data)
+
+
+def make_a_folder(path: Path, _: Builder) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def link_outside(path: Path, good: Builder) -> None:
+    outside = good.folder.parent / f"{good.folder.name}-outside.png"
+    path.rename(outside)
+    path.symlink_to(outside)
+
+
+def link_folder_outside(path: Path, good: Builder) -> None:
+    outside = good.folder.parent / f"{good.folder.name}-outside"
+    path.parent.rename(outside)
+    path.parent.symlink_to(outside)
+
+
+def link_to_itself(path: Path, _: Builder) -> None:
+    path.unlink()
+    path.symlink_to(path)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "pointer", "found", "fix"),
+    [
+        (remove, "/images/0/path", "no such file", "restore the file"),
+        (overwrite(b""), "/images/0/path", "an empty file", "restore the file"),
+        (make_a_folder, "/images/0/path", "a folder", "name the file inside it"),
+        (link_outside, "/images/0/path", "a link that leads outside the asset root", "copy the file"),
+        (link_to_itself, "/images/0/path", "cannot be read", "permissions"),
+        (flip_a_bit, "/images/0/sha256", "changed, sha256", "restore the file"),
+        (truncate, "/images/0/bytes", "bytes", "restore the file"),
+        (truncate, "/images/0", "ends before the image does", "restore the file"),
+        (overwrite(b"This is no picture.\n"), "/images/0", "not such an image", "replace or convert"),
+        (overwrite(b"\x89PNG\r\n\x1a\n" + b"\0" * 20), "/images/0", "image", "re"),
+    ],
+)
+def test_a_spoiled_image(
+    good: Builder, spoil: Callable[[Path, Builder], None], pointer: str, found: str, fix: str
+) -> None:
+    path = good.write()
+    spoil(good.folder / "images/train-0-full.png", good)
+    faults = check_dataset(path).faults
+    assert {place for place, _ in brief(faults)} == {MANIFEST}
+    assert any(fault.pointer == pointer and found in fault.found and fix in fault.fix for fault in faults), faults
+    assert all("train-0-full.png" in fault.found for fault in faults)
+
+
+def test_a_linked_folder_that_leads_outside(good: Builder) -> None:
+    path = good.write()
+    link_folder_outside(good.folder / "images/train-0-full.png", good)
+    faults = check_dataset(path).faults
+    assert len(faults) == 8
+    assert all("leads outside" in fault.found for fault in faults)
+
+
+def test_a_link_inside_the_asset_root_is_followed(good: Builder) -> None:
+    path = good.write()
+    image = good.folder / "images/train-0-full.png"
+    image.rename(good.folder / "elsewhere.png")
+    image.symlink_to("../elsewhere.png")
+    assert check_dataset(path).faults == ()
+
+
+def replace_image(good: Builder, size: tuple[int, int]) -> Path:
+    """Let the manifest and the rows agree with whatever the first image's file now is."""
+    name = "images/train-0-full.png"
+    entry = asset_entry(good.folder, name, size)
+    good.images[0] = entry
+    text = [good.slots, good.sft]
+    for rows in text:
+        for row in rows:
+            views = [row["full_view"], row["selected_view"]] if "full_view" in row else [row]
+            for view in views:
+                view.pop("evidence", None)
+                for image in view["images"]:
+                    if image["path"] == name:
+                        image.update({key: entry[key] for key in ("sha256", "width", "height")})
+    return good.write()
+
+
+def png_chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png_header(width: int, height: int) -> bytes:
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header)
+
+
+@pytest.mark.parametrize("size", [(65_000, 65_000), (12_000, 12_000), (9_000, 9_000)])
+def test_a_decompression_bomb(good: Builder, size: tuple[int, int]) -> None:
+    """A few bytes that unpack into up to 4 GB; Pillow refuses the first, warns of the second, and passes the third."""
+    rows = zlib.compress(b"\0" * 1000)
+    bomb = png_header(*size) + png_chunk(b"IDAT", rows) + png_chunk(b"IEND", b"")
+    (good.folder / "images/train-0-full.png").write_bytes(bomb)
+    before = time.process_time()
+    (fault,) = check_dataset(replace_image(good, size)).faults
+    assert time.process_time() - before < 2
+    assert brief([fault]) == [(MANIFEST, "/images/0")]
+    assert "pixels" in fault.found
+    assert fault.expected == "at most 64,000,000 pixels"
+    assert "scale the image down" in fault.fix
+
+
+@pytest.mark.parametrize("suffix", ["PNG", "JPEG", "WEBP"])
+@pytest.mark.parametrize("orientation", [1, 3, 5, 6, 8])
+def test_the_size_is_the_one_shown_after_exif_rotation(good: Builder, suffix: str, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = good.folder / "images/train-0-full.png"
+    Image.new("RGB", (8, 6)).save(path, format=suffix, exif=exif)
+    shown = (6, 8) if orientation >= 5 else (8, 6)
+    assert check_dataset(replace_image(good, shown)).faults == ()
+    (fault,) = check_dataset(replace_image(good, shown[::-1])).faults
+    assert brief([fault]) == [(MANIFEST, "/images/0")]
+    assert f"{shown[0]} by {shown[1]} pixels after EXIF rotation" in fault.found
+
+
+def test_exif_behind_the_pixels_of_a_png_counts(good: Builder) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    pixels = png_chunk(b"IDAT", zlib.compress((b"\0" + b"\x55" * 8) * 6))
+    late = png_chunk(b"eXIf", exif.tobytes()[6:])
+    (good.folder / "images/train-0-full.png").write_bytes(png_header(8, 6) + pixels + late + png_chunk(b"IEND", b""))
+    assert check_dataset(replace_image(good, (6, 8))).faults == ()
+
+
+@pytest.mark.parametrize("format_name", ["GIF", "TIFF", "PPM"])
+def test_a_format_that_is_not_permitted(good: Builder, format_name: str) -> None:
+    path = good.folder / "images/train-0-full.png"
+    Image.new("L", (8, 6)).save(path, format=format_name)
+    (fault,) = check_dataset(replace_image(good, (8, 6))).faults
+    assert "PNG, JPEG, WEBP, BMP" in fault.expected
+
+
+def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    problem = AssetFolder(tmp_path).size_or_problem("pipe.png")
+    assert isinstance(problem, tuple)
+    assert "no regular file" in problem[0]
