@@ -80,9 +80,11 @@ install() { # FOLDER LOCK
     local quiet=--quiet
     [ ! -t 2 ] || quiet=
     cd -- "$root" # uv reads settings from the folder it runs in
+    # Compiled once here: where PYTHONDONTWRITEBYTECODE is set, each process would compile all it imports again, and
+    # the libraries of a run take several times longer to import.
     # shellcheck disable=SC2086 # nothing, or one option
     if ! { "$uv" venv --quiet --relocatable --no-project --python "$python" "$1" &&
-        "$uv" pip install $quiet --python "$1/bin/python" --require-hashes --only-binary :all: -r "$2"; } >&2; then
+        "$uv" pip install $quiet --compile-bytecode --python "$1/bin/python" --require-hashes --only-binary :all: -r "$2"; } >&2; then
         refuse "uv could not install the packages (above)" "$(basename "$2"), hash for hash" "$network_fix"
     fi
 }
