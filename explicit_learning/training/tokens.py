@@ -7,10 +7,11 @@ token for token. Images do not matter here: a completion has none.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.arms import ARMS
-from explicit_learning.data.prompt import completion_messages, prompt_messages
+from explicit_learning.data.prompt import completion_messages, load_system_prompt, prompt_messages
 from explicit_learning.data.reading import read_sft_rows
 from explicit_learning.data.slots import training_order
 from explicit_learning.plan.freeze import SftPass
@@ -18,13 +19,12 @@ from explicit_learning.training.arguments import TEMPLATE_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
     from transformers import ProcessorMixin
 
     from explicit_learning.data.rows import SftRow
 
-__all__ = ["count_sft_pass", "loss_token_counts", "sft_example", "sft_order", "sft_prefix"]
+__all__ = ["count_sft_pass", "count_sft_steps", "loss_token_counts", "sft_example", "sft_order", "sft_prefix"]
 
 BATCH = 1024
 
@@ -93,11 +93,33 @@ def count_sft_pass(model: Path, prompt: str, dataset: Path, plan: dict[str, Any]
     from explicit_learning.training.model import load_processor
 
     rows = sft_order(read_sft_rows(dataset), arm=plan["arm"], data_seed=plan["data_seed"])
-    optimisation = plan["optimisation"]
     return sft_prefix(
         loss_token_counts(load_processor(model), rows, prompt),
-        rows_per_step=optimisation["per_device_batch_size"]
-        * optimisation["gradient_accumulation_steps"]
-        * plan["hardware"]["world_size"],
+        rows_per_step=_rows_per_step(plan),
         max_loss_tokens=plan["budget"]["max_sft_loss_tokens"],
     )
+
+
+def count_sft_steps(plan: dict[str, Any], steps: int) -> SftPass:
+    """Count the first steps of a frozen SFT plan, at most as many as its rows give.
+
+    Args:
+        plan: The plan, with absolute paths.
+        steps: How many steps.
+
+    Raises:
+        Refusal: If a row is wrong.
+    """
+    from explicit_learning.training.model import load_processor
+
+    rows = sft_order(read_sft_rows(Path(plan["data"]["dataset"]["path"])), arm=plan["arm"], data_seed=plan["data_seed"])
+    rows_per_step = _rows_per_step(plan)
+    prompt = load_system_prompt(Path(plan["prompt"]["path"]))
+    counts = loss_token_counts(load_processor(Path(plan["model"]["path"])), rows[: steps * rows_per_step], prompt)
+    return sft_prefix(counts, rows_per_step=rows_per_step, max_loss_tokens=None)
+
+
+def _rows_per_step(plan: dict[str, Any]) -> int:
+    optimisation = plan["optimisation"]
+    rows: int = optimisation["per_device_batch_size"] * optimisation["gradient_accumulation_steps"]
+    return rows * int(plan["hardware"]["world_size"])

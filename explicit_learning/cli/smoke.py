@@ -1,0 +1,123 @@
+"""`el smoke PLAN`: a short run that is stopped at step 5, resumed by another process, and proves what it restored."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from explicit_learning.cli.output import add_json_argument, answer
+from explicit_learning.cli.run import default_run_folder
+from explicit_learning.errors import ExitCode, Fault, Refusal
+from explicit_learning.files.progress import say
+from explicit_learning.files.resources import ROOT
+from explicit_learning.launch.signals import StopRequest, stop_signals_to
+from explicit_learning.plan.load import read_plan
+from explicit_learning.plan.rules import SMOKE_STOP_STEP
+from explicit_learning.plan.smoke import SMOKE_SUFFIX, smoke_plan, write_smoke_plan
+from explicit_learning.resume.audit import read_audits
+from explicit_learning.resume.boundary import BOUNDARY_NAME
+from explicit_learning.resume.checkpoints import checkpoint_name, complete_checkpoints
+
+if TYPE_CHECKING:
+    import argparse
+
+    from explicit_learning.plan.freeze import SftPass
+
+__all__ = ["HELP", "NAME", "add_arguments", "run"]
+
+NAME = "smoke"
+HELP = "stop a short run at step 5, resume it in a new process, and prove that nothing was lost"
+POLL_SECONDS = 0.2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("plan", type=Path, metavar="PLAN", help="a frozen plan; of a main plan a smoke plan is derived")
+    where = f"run folder (default: $EXPLICIT_RUNS/RUN_ID{SMOKE_SUFFIX}, else runs/RUN_ID{SMOKE_SUFFIX})"
+    parser.add_argument("--out", type=Path, metavar="DIR", help=where)
+    add_json_argument(parser)
+
+
+def run(args: argparse.Namespace) -> ExitCode:
+    """Run both phases, each in processes of its own, and say what was proven.
+
+    Raises:
+        Refusal: If the plan is refused, or a phase ends otherwise than it should.
+    """
+    stop = StopRequest()
+    stop_signals_to(stop)
+    plan_file, folder = _prepared(args.plan, args.out)
+    while True:
+        phase = 2 if _at_boundary(folder) else 1
+        say(f"smoke phase {phase} of 2: {folder}")
+        code = _phase(plan_file, folder, stop)
+        if phase == 2 or code != ExitCode.STOPPED or stop.requested() or not _at_boundary(folder):  # noqa: PLR2004 - two phases
+            break
+    if code != ExitCode.DONE:
+        raise Refusal(_ended(phase, code, folder))
+    file, _, audit = read_audits(folder)[-1]
+    components = sum(len(rank["components"]) for rank in audit["ranks"])
+    say(f"{folder}: resumed at {audit['checkpoint']} in new processes; {components} components equal ({file})")
+    return answer([], as_json=args.json, run=str(folder), plan=str(plan_file), audit=str(folder / file))
+
+
+def _prepared(path: Path, out: Path | None) -> tuple[Path, Path]:
+    """Return the smoke plan's file and the run's folder."""
+    document = read_plan(path)
+    plan = document.plan
+    if plan is None:
+        raise Refusal(document.faults)
+    if plan.run_mode == "smoke":
+        return path, out or default_run_folder(plan.run_id)
+    folder = out or default_run_folder(plan.run_id + SMOKE_SUFFIX)
+    file = folder.with_name(f"{folder.name}.plan.json")
+    write_smoke_plan(smoke_plan(document.raw, file=path, out=file, count_steps=_count_steps), file)
+    say(f"{file}: the smoke plan of {path}")
+    return file, folder
+
+
+def _count_steps(plan: dict[str, Any], steps: int) -> SftPass:
+    """Count the first steps of an SFT pass with the model's own tokenizer (imports transformers)."""
+    from explicit_learning.training.tokens import count_sft_steps
+
+    return count_sft_steps(plan, steps)
+
+
+def _at_boundary(folder: Path) -> bool:
+    """Whether a smoke run's first phase is over."""
+    if not (folder / BOUNDARY_NAME).is_file():
+        return False
+    return checkpoint_name(SMOKE_STOP_STEP) in complete_checkpoints(folder)
+
+
+def _phase(plan: Path, folder: Path, stop: StopRequest) -> int:
+    """Run `el run` in a process of its own, and pass stop signals on to it."""
+    command = [sys.executable, str(ROOT / "entrypoint.py"), "run", str(plan), "--out", str(folder)]
+    with subprocess.Popen(command) as process:  # noqa: S603 - the program itself
+        passed_on = 0
+        while True:
+            for arrival in stop.arrivals()[passed_on:]:
+                process.send_signal(arrival.signal)
+                passed_on += 1
+            try:
+                return process.wait(POLL_SECONDS)
+            except subprocess.TimeoutExpired:
+                continue
+
+
+def _ended(phase: int, code: int, folder: Path) -> Fault:
+    known = ExitCode(code) if code in set(ExitCode) else ExitCode.INTERNAL
+    fix = f"read the lines above and {folder / 'logs'}"
+    expected = f"exit code {int(ExitCode.STOPPED)} at {checkpoint_name(SMOKE_STOP_STEP)}, then 0"
+    if known is ExitCode.STOPPED:
+        fix = "run the same command again: it goes on from the last checkpoint"
+    return Fault(
+        gate="smoke",
+        file=str(folder),
+        found=f"phase {phase} ended with exit code {code}",
+        expected=expected,
+        fix=fix,
+        exit_code=known,
+    )
