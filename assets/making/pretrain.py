@@ -10,7 +10,6 @@ the first steps of the words would undo it.
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -82,6 +81,7 @@ class Recipe:
     abstentions: float
 
 
+NEVER = 2.0
 NUMBER: tuple[Kind, ...] = ("number",)
 EACH: tuple[Kind, ...] = ("number", "boolean", "choice")
 RECIPE = Recipe(
@@ -90,8 +90,8 @@ RECIPE = Recipe(
         Stage(filled=1, bare=True, hardness=PLAIN, kinds=NUMBER, until=0.8, steps=200),
         Stage(filled=4, bare=True, hardness=PLAIN, kinds=NUMBER, until=0.8, steps=600),
         Stage(filled=4, bare=False, hardness=PLAIN, kinds=NUMBER, until=0.8, steps=200),
-        Stage(filled=4, bare=False, hardness=PLAIN, kinds=EACH, until=0.85, steps=500),
-        Stage(filled=4, bare=False, hardness=HARDNESS, kinds=EACH, until=math.inf, steps=240),
+        Stage(filled=4, bare=False, hardness=PLAIN, kinds=EACH, until=0.93, steps=600),
+        Stage(filled=4, bare=False, hardness=HARDNESS, kinds=EACH, until=NEVER, steps=270),
     ),
     batch=32,
     learning_rate=2e-3,

@@ -50,7 +50,7 @@ def corpus() -> Iterator[str]:
     for place in PLACES:
         yield from [
             f"Which digit is in the {place} cell?",
-            f"Is the digit in the {place} cell even?",
+            f"Is the digit in the {place} cell larger than 5?",
             f"How large is the digit in the {place} cell?",
             "\n\nChoices:\nA. 0 to 2\nB. 3 to 5\nC. 6 or 7\nD. 8 or 9",
         ] * REPEATS

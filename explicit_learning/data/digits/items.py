@@ -45,6 +45,7 @@ RANGES = (
     ("C", "6 or 7", range(6, 8)),
     ("D", "8 or 9", range(8, 10)),
 )
+THRESHOLD = 5
 
 # view_id → (relation, state). Only evaluation has the second MISSING.
 STATES: dict[str, tuple[Relation, str]] = {
@@ -91,7 +92,7 @@ class Item:
         where = PLACES[self.place]
         return {
             "number": f"Which digit is in the {where} cell?",
-            "boolean": f"Is the digit in the {where} cell even?",
+            "boolean": f"Is the digit in the {where} cell larger than {THRESHOLD}?",
             "choice": f"How large is the digit in the {where} cell?",
         }[self.kind]
 
@@ -136,7 +137,7 @@ def answer_to(kind: Kind, digit: int) -> str:
     if kind == "number":
         return str(digit)
     if kind == "boolean":
-        return "no" if digit % 2 else "yes"
+        return "yes" if digit > THRESHOLD else "no"
     return next(key for key, _, digits in RANGES if digit in digits)
 
 

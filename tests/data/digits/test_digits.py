@@ -191,7 +191,7 @@ def test_the_certificate_arm_sees_every_relation_and_the_answer_arm_only_the_ori
     ("kind", "answers"),
     [
         ("number", ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"]),
-        ("boolean", ["yes", "no", "yes", "no", "yes", "no", "yes", "no", "yes", "no"]),
+        ("boolean", ["no"] * 6 + ["yes"] * 4),
         ("choice", ["A", "A", "A", "B", "B", "B", "C", "C", "D", "D"]),
     ],
 )
