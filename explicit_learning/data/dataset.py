@@ -6,7 +6,7 @@ each other. A rank that has compared the manifest's hash with the plan's may the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from explicit_learning.data.assets import check_assets
@@ -26,10 +26,20 @@ from explicit_learning.files.hashing import hash_files
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from explicit_learning.arms import Arm
     from explicit_learning.data.group_rules import Located
+    from explicit_learning.data.manifest import RowsFile
     from explicit_learning.data.rows import SftRow, SlotRow
 
-__all__ = ["CheckedDataset", "DatasetManifest", "check_dataset", "load_dataset", "load_dataset_manifest"]
+__all__ = [
+    "CheckedDataset",
+    "DatasetManifest",
+    "check_dataset",
+    "evaluation_file",
+    "load_dataset",
+    "load_dataset_manifest",
+    "training_file",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,17 +48,34 @@ class CheckedDataset:
 
     Attributes:
         manifest: The manifest; ``None`` where it was refused itself.
-        slots: Rows of the slots files, in file order, which means nothing.
-        sft: Rows of the SFT files, of every arm.
-        evaluation: Rows of the evaluation file.
+        located_slots: Rows of the slots file with their lines, in file order, which means nothing.
+        located_sft: Rows of the SFT files, of every arm.
+        located_evaluation: Rows of the evaluation file.
+        record_kinds: The SFT arm that each SFT file with rows is for, by the file's path in the manifest.
         faults: Everything that is wrong; empty for a good data set.
     """
 
     manifest: DatasetManifest | None
-    slots: tuple[SlotRow, ...] = ()
-    sft: tuple[SftRow, ...] = ()
-    evaluation: tuple[SlotRow, ...] = ()
+    located_slots: tuple[Located[SlotRow], ...] = ()
+    located_sft: tuple[Located[SftRow], ...] = ()
+    located_evaluation: tuple[Located[SlotRow], ...] = ()
+    record_kinds: dict[str, str] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
+
+    @property
+    def slots(self) -> tuple[SlotRow, ...]:
+        """The slots alone."""
+        return tuple(located.row for located in self.located_slots)
+
+    @property
+    def sft(self) -> tuple[SftRow, ...]:
+        """The SFT rows alone."""
+        return tuple(located.row for located in self.located_sft)
+
+    @property
+    def evaluation(self) -> tuple[SlotRow, ...]:
+        """The evaluation rows alone."""
+        return tuple(located.row for located in self.located_evaluation)
 
 
 def check_dataset(
@@ -80,9 +107,10 @@ def check_dataset(
         check_assets(asset_root or manifest.asset_root, manifest.images, str(manifest.path), faults)
     return CheckedDataset(
         manifest=manifest,
-        slots=tuple(located.row for located in rows.slots),
-        sft=tuple(located.row for located in rows.sft),
-        evaluation=tuple(located.row for located in rows.evaluation),
+        located_slots=tuple(rows.slots),
+        located_sft=tuple(rows.sft),
+        located_evaluation=tuple(rows.evaluation),
+        record_kinds=rows.record_kinds,
         faults=tuple(faults.faults()),
     )
 
@@ -108,6 +136,20 @@ def load_dataset(manifest_path: Path, *, sha256: str, gate: str = "data") -> Che
     if dataset.faults:
         raise Refusal(dataset.faults)
     return dataset
+
+
+def training_file(checked: CheckedDataset, arm: Arm) -> RowsFile | None:
+    """Return the file an arm trains on, the slots or the SFT rows of the arm's own kind; ``None`` without one."""
+    for entry in checked.manifest.files if checked.manifest else ():
+        kind = checked.record_kinds.get(entry.path) if arm.is_sft else entry.kind
+        if kind == (arm.sft_rows if arm.is_sft else "slots"):
+            return entry
+    return None
+
+
+def evaluation_file(manifest: DatasetManifest) -> RowsFile | None:
+    """Return the file of held-out rows; ``None`` without one."""
+    return next((entry for entry in manifest.files if entry.kind == "evaluation"), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 
     from explicit_learning.data.answers import Choice
 
-__all__ = ["completion_messages", "load_system_prompt", "prompt_messages", "user_text"]
+__all__ = ["TEMPLATE_OPTIONS", "completion_messages", "load_system_prompt", "prompt_messages", "user_text"]
 
 Message = dict[str, Any]
+
+# Passed to every rendering of a chat template.
+TEMPLATE_OPTIONS: dict[str, Any] = {"enable_thinking": False}
 
 MAX_PROMPT_BYTES = 1 << 20
 

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from explicit_learning.arms import ARMS
+from explicit_learning.data.preflight import Tokens, asked_rows, check_envelope
 from explicit_learning.data.prompt import load_system_prompt
 from explicit_learning.errors import Fault, Refusal
 from explicit_learning.files.hashing import sha256_file
@@ -39,6 +42,9 @@ from explicit_learning.plan.model import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from explicit_learning.arms import Arm
+    from explicit_learning.data.dataset import CheckedDataset
 
 __all__ = ["Checked", "check_inputs", "check_plan"]
 
@@ -120,8 +126,10 @@ class _Gates:
     out: Path | None
 
     def input_faults(self) -> Iterator[Fault]:
-        yield from self._run((("model",), self._model), (("initial_adapter",), self._adapter))
-        yield from self._run((("prompt",), self._prompt), (("data",), self._data))
+        asking = [*self._run((("model",), self._model), (("prompt",), self._prompt))]
+        yield from asking
+        yield from self._run((("initial_adapter",), self._adapter))
+        yield from self._run((("data",), partial(self._data, asking_is_sound=not asking)))
 
     def faults(self) -> Iterator[Fault]:
         yield from self._run((("environment_lock_sha256",), self._environment))
@@ -171,14 +179,29 @@ class _Gates:
         expected = f"SHA-256 {prompt.sha256}, as frozen"
         return [Fault(gate="prompt", file=str(path), found=f"SHA-256 {found}", expected=expected, fix=fix)]
 
-    def _data(self) -> list[Fault]:
-        faults, checked = check_data(build(Data, self._group("data")), base=self.base, file=self.file)
-        if not faults and all(map(self._sound, ("hardware", "optimisation", "generation"))):
+    def _data(self, *, asking_is_sound: bool) -> list[Fault]:
+        arm = ARMS[self.document.raw["arm"]] if self._sound("arm") else None
+        faults, checked = check_data(build(Data, self._group("data")), arm=arm, base=self.base, file=self.file)
+        whole = not faults
+        if whole and all(map(self._sound, ("hardware", "optimisation", "generation"))):
             faults += self._shm(image_tokens_per_row(checked))
+        if whole and asking_is_sound and arm and all(map(self._sound, ("model", "prompt", "generation"))):
+            faults += self._envelope(checked, arm)
         evi_po = (self.document.raw.get("objective") or {}).get("evi_po") if self._sound("objective") else None
         if evi_po:
             faults += evidence_faults(checked, lambda_ev=evi_po["lambda_ev"])
         return faults
+
+    def _envelope(self, checked: CheckedDataset, arm: Arm) -> list[Fault]:
+        system = load_system_prompt(self.base / self._group("prompt")["path"])
+        generation = self._group("generation")
+        return check_envelope(
+            asked_rows(checked, arm),
+            Tokens.of_model(self.base / self._group("model")["path"], system),
+            max_prompt_tokens=generation["max_prompt_tokens"],
+            max_completion_tokens=generation["max_completion_tokens"],
+            file=self.file,
+        )
 
     def _hardware(self) -> list[Fault]:
         return check_hardware(build(Hardware, self._group("hardware")), file=self.file)

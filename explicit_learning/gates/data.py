@@ -1,11 +1,15 @@
-"""The gate on data: the dataset is whole, and it is the one that was frozen, file by file and slot by slot."""
+"""The gate on data: the dataset is whole, it is the one that was frozen, and the arm trains on its own rows.
+
+A plan's paths are checked against the manifest, not only against their hashes: a plan that names another of the
+dataset's files, with that file's right hash, would train on the wrong rows without anything being damaged.
+"""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
 
-from explicit_learning.data.dataset import check_dataset
+from explicit_learning.data.dataset import check_dataset, evaluation_file, training_file
 from explicit_learning.data.slots import slot_manifest_sha256
 from explicit_learning.errors import Fault
 from explicit_learning.files.hashing import sha256_file
@@ -14,8 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from explicit_learning.arms import Arm
     from explicit_learning.data.dataset import CheckedDataset
-    from explicit_learning.plan.model import Data
+    from explicit_learning.data.manifest import RowsFile
+    from explicit_learning.plan.model import Data, HashedFile
 
 __all__ = ["check_data", "evidence_faults", "image_tokens_per_row"]
 
@@ -24,11 +30,12 @@ GATE = "data"
 TOKEN_SIDE_PIXELS = 32
 
 
-def check_data(data: Data, *, base: Path, file: str) -> tuple[list[Fault], CheckedDataset]:
+def check_data(data: Data, *, arm: Arm | None, base: Path, file: str) -> tuple[list[Fault], CheckedDataset]:
     """Return what is wrong with the data that a plan names, and what was read.
 
     Args:
         data: The plan's group.
+        arm: The plan's arm; ``None`` where that is wrong itself, and the training file cannot be judged.
         base: Folder that the plan's paths start at.
         file: The plan, for faults about its own hashes.
     """
@@ -36,7 +43,36 @@ def check_data(data: Data, *, base: Path, file: str) -> tuple[list[Fault], Check
     faults = list(checked.faults)
     if checked.manifest is not None:
         faults += _identity_faults(data, checked, base, file)
+        faults += _path_faults(data, checked, arm, base, file)
     return faults, checked
+
+
+def _path_faults(data: Data, checked: CheckedDataset, arm: Arm | None, base: Path, file: str) -> Iterator[Fault]:
+    """Compare the files that a plan names with those that the manifest lists for its arm and for evaluation."""
+    if checked.manifest is None:
+        return
+    wanted: list[tuple[str, HashedFile, RowsFile | None, str]] = []
+    if arm is not None:
+        rows = f"SFT rows of kind {arm.sft_rows}" if arm.is_sft else "slots"
+        wanted.append(("dataset", data.dataset, training_file(checked, arm), f"{rows}, for the arm {arm.name}"))
+    held_out = evaluation_file(checked.manifest)
+    wanted.append(("evaluation_manifest", data.evaluation_manifest, held_out, "evaluation rows"))
+    folder = checked.manifest.path.parent
+    for name, frozen, entry, rows in wanted:
+        named = (base / frozen.path).resolve()
+        if entry is not None and (folder / entry.path).resolve() == named:
+            continue
+        listed = next((item for item in checked.manifest.files if (folder / item.path).resolve() == named), None)
+        kind = listed and (checked.record_kinds.get(listed.path) or listed.kind)
+        found = f"of kind {kind}" if kind else "a file that the dataset manifest does not list"
+        yield Fault(
+            gate=GATE,
+            file=file,
+            pointer=f"/data/{name}/path",
+            found=f"{frozen.path}, {found}",
+            expected=f"{entry.path if entry else 'a file'} with {rows}",
+            fix="name that file, or freeze the draft again",
+        )
 
 
 def _identity_faults(data: Data, checked: CheckedDataset, base: Path, file: str) -> Iterator[Fault]:
@@ -48,8 +84,14 @@ def _identity_faults(data: Data, checked: CheckedDataset, base: Path, file: str)
         if path.is_file():
             found[f"/data/{name}/sha256"] = (sha256_file(path), frozen.sha256)
         else:
-            fix = "restore the file, or freeze the draft again"
-            yield Fault(gate=GATE, file=str(path), found="no such file", expected="a file named by the plan", fix=fix)
+            yield Fault(
+                gate=GATE,
+                file=file,
+                pointer=f"/data/{name}/path",
+                found=f"{path}: no such file",
+                expected="the file that was frozen",
+                fix="restore the file, or freeze the draft again",
+            )
     if data.slot_manifest_sha256 is not None and not checked.faults:
         found["/data/slot_manifest_sha256"] = (slot_manifest_sha256(checked.slots), data.slot_manifest_sha256)
     for pointer, (measured, frozen_hash) in found.items():

@@ -9,26 +9,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.data.dataset import check_dataset
+from explicit_learning.data.dataset import check_dataset, evaluation_file, training_file
 from explicit_learning.data.slots import slot_manifest_sha256
 from explicit_learning.errors import Fault, Refusal
-from explicit_learning.files.jsonl import read_rows
 from explicit_learning.files.os_errors import write_fault
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from explicit_learning.arms import Arm
-    from explicit_learning.data.manifest import DatasetManifest, RowsFile
+    from explicit_learning.data.dataset import CheckedDataset
+    from explicit_learning.data.manifest import DatasetManifest
 
-__all__ = ["DraftData", "resolve_data", "training_file", "write_digits"]
+__all__ = ["DraftData", "resolve_data", "write_digits"]
 
 GATE = "data"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftData:
-    """The data of a plan: absolute paths and identities."""
+    """The data of a plan: absolute paths and identities, and the rows that were read."""
 
     dataset: Path
     dataset_sha256: str
@@ -38,6 +38,7 @@ class DraftData:
     slot_manifest_sha256: str | None
     evaluation: Path
     evaluation_sha256: str
+    checked: CheckedDataset
 
 
 def write_digits(folder: Path, *, seed: int, size: str) -> Path:
@@ -81,8 +82,8 @@ def resolve_data(named: dict[str, Any], arm: Arm, *, base: Path, out: Path, file
     if checked.faults or checked.manifest is None:
         raise Refusal(checked.faults)
     manifest = checked.manifest
-    dataset = training_file(manifest, arm)
-    evaluation = _file_of_kind(manifest, "evaluation")
+    dataset = training_file(checked, arm)
+    evaluation = evaluation_file(manifest)
     if dataset is None or evaluation is None:
         raise Refusal(_missing_rows(manifest, arm, file, training=dataset is None))
     return DraftData(
@@ -94,23 +95,8 @@ def resolve_data(named: dict[str, Any], arm: Arm, *, base: Path, out: Path, file
         slot_manifest_sha256=None if arm.is_sft else slot_manifest_sha256(checked.slots),
         evaluation=manifest.path.parent / evaluation.path,
         evaluation_sha256=evaluation.sha256,
+        checked=checked,
     )
-
-
-def training_file(manifest: DatasetManifest, arm: Arm) -> RowsFile | None:
-    """Return the file an arm trains on: the slots, or the SFT rows of the arm's own kind (its first row tells)."""
-    if not arm.is_sft:
-        return _file_of_kind(manifest, "slots")
-    for entry in manifest.files:
-        if entry.kind == "sft":
-            _, row = next(read_rows(manifest.path.parent / entry.path, gate=GATE))
-            if row["record_kind"] == arm.sft_rows:
-                return entry
-    return None
-
-
-def _file_of_kind(manifest: DatasetManifest, kind: str) -> RowsFile | None:
-    return next((entry for entry in manifest.files if entry.kind == kind), None)
 
 
 def _missing_rows(manifest: DatasetManifest, arm: Arm, file: str, *, training: bool) -> Fault:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.arms import ARMS
 from explicit_learning.data.answers import ANSWER_SCHEMA_REGEX
+from explicit_learning.data.preflight import Tokens, asked_rows, check_envelope
 from explicit_learning.data.prompt import load_system_prompt
 from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
 from explicit_learning.files.atomic import write_json
@@ -122,6 +123,13 @@ def freeze(
         raise Refusal(faults)
     arm = ARMS[filled["arm"]]
     data = resolve_data(draft["data"], arm, base=base, out=out, file=str(file))
+    envelope = check_envelope(
+        asked_rows(data.checked, arm),
+        Tokens.of_model(inputs.model, inputs.prompt_text()),
+        max_prompt_tokens=filled["generation"]["max_prompt_tokens"],
+        max_completion_tokens=filled["generation"]["max_completion_tokens"],
+        file=str(file),
+    )
     plan = _measured(filled, inputs, data, out)
     if arm.is_sft:
         _fill_sft(plan, count_sft(inputs.model, inputs.prompt_text(), data.dataset, plan), file)
@@ -132,8 +140,8 @@ def freeze(
     plan[FROZEN] = frozen_config_sha256(plan)
     faults = validate(plan, "plan", gate=GATE, file=str(file))
     faults += broken_rules(plan, faults, gate=GATE, file=str(file))
-    if faults:
-        raise Refusal(faults)
+    if faults or envelope:
+        raise Refusal([*faults, *envelope])
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_json(out, plan)

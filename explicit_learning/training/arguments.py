@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from explicit_learning.data.prompt import TEMPLATE_OPTIONS
 from explicit_learning.errors import Fault, Refusal
 
 if TYPE_CHECKING:
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from explicit_learning.launch.context import RankContext
 
 __all__ = ["TEMPLATE_OPTIONS", "grpo_arguments", "sft_arguments"]
-
-# Passed to every rendering of the chat template.
-TEMPLATE_OPTIONS: dict[str, Any] = {"enable_thinking": False}
 
 # Longest that a collective waits for a slower rank. Unit: seconds.
 COLLECTIVE_TIMEOUT = 1800

@@ -1,0 +1,191 @@
+"""A model's text side without transformers: its chat template rendered, and the result counted in tokens.
+
+Gates run in a process that starts in milliseconds, and importing transformers takes ten seconds. What it does to a
+prompt is little: it renders the model's Jinja template and hands the text to the model's ``tokenizer.json``. Both are
+done here by the same two libraries that it uses itself; a test holds the counts against the real processor's.
+
+One thing is stricter: a template that asks for the date does not render, because the same plan would have another
+prompt tomorrow.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from explicit_learning.data.prompt import TEMPLATE_OPTIONS
+from explicit_learning.errors import Fault, Refusal, found_text
+from explicit_learning.files.strict_json import read_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from jinja2 import Template
+    from jinja2.nodes import Node
+    from jinja2.parser import Parser
+    from tokenizers import Tokenizer
+
+__all__ = ["IMAGE_TOKEN", "VIDEO_TOKEN", "ModelText"]
+
+GATE = "model"
+# What Qwen's processor puts in an image's place, once for each of its tokens, and in a video's.
+IMAGE_TOKEN = "<|image_pad|>"  # noqa: S105 - a token of text
+VIDEO_TOKEN = "<|video_pad|>"  # noqa: S105 - a token of text
+
+# How many texts the tokenizer is given at once: enough for all cores, few enough to show progress.
+BATCH = 1024
+MAX_TEMPLATE_BYTES = 1 << 20
+# A vocabulary of 250,000 tokens with its merges takes 20 MB.
+MAX_TOKENIZER_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelText:
+    """A model's chat template and tokenizer.
+
+    Attributes:
+        template: The compiled chat template.
+        tokenizer: The model's tokenizer, neither padding nor truncating.
+        special_tokens: The tokens that a template may name, such as ``eos_token``.
+        template_file: Where the template stands, for faults.
+    """
+
+    template: Template
+    tokenizer: Tokenizer
+    special_tokens: dict[str, str]
+    template_file: Path
+
+    @classmethod
+    def of_model(cls, folder: Path) -> ModelText:
+        """Read a model folder's chat template and tokenizer.
+
+        Raises:
+            Refusal: If one of them is missing, or cannot be read.
+        """
+        file, source = _template_source(folder)
+        return cls(
+            template=_compiled(source, file),
+            tokenizer=_tokenizer(folder / "tokenizer.json"),
+            special_tokens=_special_tokens(folder / "tokenizer_config.json"),
+            template_file=file,
+        )
+
+    def render(self, messages: list[dict[str, Any]]) -> str:
+        """Return a prompt's text up to where the model is to answer; each image is one `IMAGE_TOKEN`.
+
+        Raises:
+            Refusal: If the template refuses the messages.
+        """
+        from jinja2 import TemplateError
+
+        try:
+            return self.template.render(
+                messages=messages,
+                tools=None,
+                documents=None,
+                add_generation_prompt=True,
+                **self.special_tokens,
+                **TEMPLATE_OPTIONS,
+            )
+        except TemplateError as error:
+            found = f"the template does not render a prompt: {error}"
+            raise _refusal(self.template_file, found, "a template for system, image and text parts") from None
+
+    def counts(self, texts: Sequence[str], *, special: bool) -> Iterator[int]:
+        """Yield how many tokens each text has.
+
+        Args:
+            texts: The texts.
+            special: Whether to add what the tokenizer puts around a text, as the processor does for prompts.
+        """
+        for start in range(0, len(texts), BATCH):
+            part = list(texts[start : start + BATCH])
+            yield from map(len, self.tokenizer.encode_batch_fast(part, add_special_tokens=special))
+
+
+def _template_source(folder: Path) -> tuple[Path, str]:
+    """Return the chat template that a processor takes, and its file: the legacy file goes before the present one."""
+    legacy = folder / "chat_template.json"
+    if legacy.is_file():
+        source = _settings(legacy).get("chat_template")
+        if not isinstance(source, str):
+            raise _refusal(legacy, found_text(source), "a chat template", pointer="/chat_template")
+        return legacy, source
+    file = folder / "chat_template.jinja"
+    try:
+        return file, read_bytes(file, gate=GATE, max_bytes=MAX_TEMPLATE_BYTES).decode()
+    except UnicodeDecodeError as error:
+        raise _refusal(file, f"byte {error.start} is not UTF-8", "a chat template in UTF-8") from None
+
+
+def _compiled(source: str, file: Path) -> Template:
+    """Compile a template under the rules that transformers states for chat templates."""
+    from jinja2 import TemplateError
+    from jinja2.ext import Extension
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """The tag that marks an assistant's words for training: it renders what it encloses."""
+
+        tags = frozenset({"generation"})  # type: ignore[assignment] # jinja2 annotates a set and reads it only
+
+        def parse(self, parser: Parser) -> list[Node]:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    def raise_exception(message: str) -> NoReturn:
+        raise TemplateError(message)
+
+    def tojson(value: Any, **options: Any) -> str:  # noqa: ANN401 - any JSON value; json's own options
+        return json.dumps(value, **{"ensure_ascii": False, **options})
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = tojson
+    environment.globals["raise_exception"] = raise_exception
+    try:
+        return environment.from_string(source)
+    except TemplateError as error:
+        raise _refusal(file, f"no Jinja template: {error}", "a chat template") from None
+
+
+def _tokenizer(file: Path) -> Tokenizer:
+    from tokenizers import Tokenizer
+
+    data = read_bytes(file, gate=GATE, max_bytes=MAX_TOKENIZER_BYTES)
+    try:
+        tokenizer = Tokenizer.from_buffer(data)
+    except ValueError as error:
+        raise _refusal(file, f"not readable as a tokenizer: {error}", "a tokenizer.json") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _special_tokens(file: Path) -> dict[str, str]:
+    """Return the special tokens that a tokenizer's settings name, each as text."""
+    found: dict[str, str] = {}
+    for name, value in _settings(file).items():
+        text = value.get("content") if isinstance(value, dict) else value
+        if name.endswith("_token") and isinstance(text, str):
+            found[name] = text
+    return found
+
+
+def _settings(file: Path) -> dict[str, Any]:
+    """Return a JSON object as transformers writes it: with ``model_max_length`` of 10³⁰, no strict JSON."""
+    try:
+        settings = json.loads(read_bytes(file, gate=GATE))
+    except (ValueError, RecursionError) as error:
+        raise _refusal(file, f"no JSON: {error}", "a JSON object") from None
+    if not isinstance(settings, dict):
+        raise _refusal(file, found_text(settings), "a JSON object")
+    return settings
+
+
+def _refusal(file: Path, found: str, expected: str, *, pointer: str | None = None) -> Refusal:
+    fix = "restore the model's tokenizer files; without them no prompt can be counted"
+    return Refusal(Fault(gate=GATE, file=str(file), pointer=pointer, found=found, expected=expected, fix=fix))
