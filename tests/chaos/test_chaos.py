@@ -1,0 +1,51 @@
+"""Kill a run anywhere, any way, run the same command again: nothing is lost, nothing doubled, every bit the same."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+from chaos.array import chains
+from chaos.comparing import compare
+from chaos.launching import Launch
+from chaos.strikes import CODES, Strike, strike
+from chaos.worlds import World, small_disk
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.chaos
+
+CHAINS = chains(("sft_certificate", "answer_grpo_kl", "intervention_grpo"), (1, 2))
+TRIES = 3
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World.make(tmp_path_factory.mktemp("world"))
+
+
+@pytest.mark.parametrize(
+    ("arm", "ranks", "chain"),
+    [(arm, ranks, chain) for (arm, ranks), chain in CHAINS.items()],
+    ids=[f"{arm}-{ranks}" for arm, ranks in CHAINS],
+)
+def test_a_struck_run_ends_like_one_that_was_left_alone(
+    world: World, tmp_path: Path, arm: str, ranks: int, chain: list[Strike]
+) -> None:
+    plan, steps, reference = world.plan(arm, ranks), world.steps(arm, ranks), world.reference(arm, ranks)
+    with ExitStack() as stack:
+        needs_disk = any(each.way == "disk full" for each in chain)
+        disk = stack.enter_context(small_disk(tmp_path / "disk")) if needs_disk else None
+        run = (disk or tmp_path) / "run"
+        for wanted in chain:
+            for _ in range(TRIES):
+                hit, code = strike(wanted, plan, run, steps=steps, disk=disk)
+                assert code == CODES[wanted.way], (str(wanted), Launch)
+                if hit:
+                    break
+            assert hit, f"{wanted} was never hit"
+        with Launch.of(plan, run) as launch:
+            assert launch.wait() == 0, launch.text()
+        assert not compare(run, reference), [str(each) for each in chain]

@@ -1,0 +1,96 @@
+"""Plans for chaos: real arms on real data, as short as a run can be that has epochs, checkpoints and a resume."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from chaos.launching import Launch
+from training.worlds import write_plan
+
+from explicit_learning.data.digits.writer import Size, write_dataset
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["ARMS", "World", "small_disk"]
+
+# 8 slots: 16 slot visits of 8 steps with two slots each cross an epoch.
+SIZE = Size(sft_items=48, slot_groups=2, evaluation_groups=2)
+STEPS = 8
+SHAPE: dict[str, Any] = {
+    "optimisation": {"max_steps": STEPS, "per_device_batch_size": 8, "save_interval": 2, "save_total_limit": 20},
+    "generation": {"num_generations": 4},
+}
+# What sets an arm's run apart for a resume, by the name that tests and `tools/chaos` use.
+ARMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "sft_certificate": (
+        "sft_certificate",
+        {"lora": {"dropout": 0.1}, "optimisation": {"per_device_batch_size": 4, "save_interval": 2}},
+    ),
+    "answer_grpo": ("answer_grpo", {"optimisation": {"dataloader_workers": 2}}),
+    "answer_grpo_kl": ("answer_grpo", {"objective": {"beta": 0.04}}),
+    "intervention_grpo": ("intervention_grpo", {"optimisation": {"dataloader_workers": 2}}),
+    "papo": ("papo", {}),
+    "evi_po": ("evi_po", {}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A folder with a dataset, an adapter to start from, plans, and uninterrupted runs of them."""
+
+    folder: Path
+
+    @classmethod
+    def make(cls, folder: Path) -> World:
+        write_dataset(folder / "data", seed=7, size=SIZE)
+        world = cls(folder)
+        sft = write_plan(
+            folder / "sft.json", "sft_certificate", folder / "data", {"budget": {"max_sft_loss_tokens": 150}}
+        )
+        with Launch.of(sft, folder / "sft") as launch:
+            assert launch.wait() == 0, launch.text()
+        return world
+
+    def plan(self, arm: str, ranks: int) -> Path:
+        """Return an arm's plan for a number of ranks."""
+        path = self.folder / f"{arm}-{ranks}.json"
+        if not path.exists():
+            name, changes = ARMS[arm]
+            more = {"hardware": {"world_size": ranks}}
+            if name.startswith("sft"):
+                tokens = {"budget": {"max_sft_loss_tokens": 200 * ranks}}
+                write_plan(path, name, self.folder / "data", tokens, changes, more)
+            else:
+                start = {"initial_adapter": {"path": str(self.folder / "sft" / "final-adapter")}}
+                write_plan(path, name, self.folder / "data", start, SHAPE, changes, more)
+        return path
+
+    def steps(self, arm: str, ranks: int) -> int:
+        steps: int = json.loads(self.plan(arm, ranks).read_bytes())["optimisation"]["max_steps"]
+        return steps
+
+    def reference(self, arm: str, ranks: int) -> Path:
+        """Return the uninterrupted run of an arm."""
+        run = self.folder / f"{arm}-{ranks}-uninterrupted"
+        if not run.exists():
+            with Launch.of(self.plan(arm, ranks), run) as launch:
+                assert launch.wait() == 0, launch.text()
+        return run
+
+
+@contextmanager
+def small_disk(folder: Path, mebibytes: int = 64) -> Iterator[Path]:
+    """Mount a small file system in memory; needs the right to mount."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "none", str(folder)]
+    subprocess.run(mount, check=True, capture_output=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
