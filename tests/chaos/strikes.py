@@ -200,9 +200,10 @@ def _full(disk: Path) -> Iterator[None]:
     """Fill a file system to its last block."""
     ballast = disk / "ballast"
     try:
-        with ballast.open("wb", buffering=0) as stream, suppress(OSError):
-            while True:
-                stream.write(bytes(4096))
+        for block in (1 << 22, 1 << 12):
+            with ballast.open("ab", buffering=0) as stream, suppress(OSError):
+                while True:
+                    stream.write(bytes(block))
         yield
     finally:
         ballast.unlink()

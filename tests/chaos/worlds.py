@@ -24,7 +24,8 @@ SIZE = Size(sft_items=48, slot_groups=2, evaluation_groups=2)
 STEPS = 8
 SHAPE: dict[str, Any] = {
     "optimisation": {"max_steps": STEPS, "per_device_batch_size": 8, "save_interval": 2, "save_total_limit": 20},
-    "generation": {"num_generations": 4},
+    # Hot, so that the completions of a group differ: without that no step has a gradient, and nothing could be lost.
+    "generation": {"num_generations": 4, "temperature": 4.0},
 }
 # What sets an arm's run apart for a resume, by the name that tests and `tools/chaos` use.
 ARMS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -81,11 +82,14 @@ class World:
         if not run.exists():
             with Launch.of(self.plan(arm, ranks), run) as launch:
                 assert launch.wait() == 0, launch.text()
+            rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+            moving = sum(row["grad_norm"] > 0 for row in rows)
+            assert moving > len(rows) / 2, f"only {moving} steps of {run.name} have a gradient: it would prove little"
         return run
 
 
 @contextmanager
-def small_disk(folder: Path, mebibytes: int = 64) -> Iterator[Path]:
+def small_disk(folder: Path, mebibytes: int = 512) -> Iterator[Path]:
     """Mount a small file system in memory; needs the right to mount."""
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "none", str(folder)]
