@@ -236,7 +236,7 @@ def random_rows(seed: int, count: int) -> list[Asked]:
     rows = []
     for index in range(count):
         choices = tuple(Choice(key="ABCD"[at], text=text(4)) for at in range(draw.choice([0, 0, 2, 4])))
-        sizes = [(draw.randint(1, 900), draw.randint(1, 900)) for _ in range(draw.choice([1, 1, 2, 3]))]
+        sizes = [(draw.randint(1, 400), draw.randint(1, 400)) for _ in range(draw.choice([1, 1, 2, 3]))]
         if index % 7 == 0:
             sizes[-1] = draw.choice([(1, 200), (2, 401), (1, 4000), (3000, 20), (2500, 11)])
         rows.append(asked(name=f"slot-{index}", question=text(40), choices=choices, sizes=sizes))
@@ -251,7 +251,7 @@ def test_lengths_and_verdicts_are_the_per_row_processors(tokens: Tokens, seed: i
     from explicit_learning.training.model import load_processor
 
     processor: Any = load_processor(MODEL)
-    rows = random_rows(seed, 120)
+    rows = random_rows(seed, 80)
     expected: list[int | None] = []
     reasons: list[str] = []
     for row in rows:
