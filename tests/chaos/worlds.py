@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["ARMS", "World", "small_disk"]
 
-# 8 slots: 16 slot visits of 8 steps with two slots each cross an epoch.
+# 8 slots: 32 slot visits of 8 steps with four slots each cross epochs.
 SIZE = Size(sft_items=48, slot_groups=2, evaluation_groups=2)
 STEPS = 8
 SHAPE: dict[str, Any] = {
-    "optimisation": {"max_steps": STEPS, "per_device_batch_size": 8, "save_interval": 2, "save_total_limit": 20},
+    "optimisation": {"max_steps": STEPS, "per_device_batch_size": 16, "save_interval": 2, "save_total_limit": 20},
     # Hot, so that the completions of a group differ: without that no step has a gradient, and nothing could be lost.
-    "generation": {"num_generations": 4, "temperature": 4.0},
+    "generation": {"num_generations": 4, "temperature": 2.0},
 }
 # What sets an arm's run apart for a resume, by the name that tests and `tools/chaos` use.
 ARMS: dict[str, tuple[str, dict[str, Any]]] = {
