@@ -8,6 +8,7 @@ terms extend it; they find a micro-batch's rows in ``inputs`` as TRL shuffled th
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +17,7 @@ from trl import GRPOTrainer
 from trl.trainer.utils import pad
 
 from explicit_learning.errors import Fault, Refusal
+from explicit_learning.launch.failures import NonFiniteLossError
 from explicit_learning.rewards import check_columns, score
 from explicit_learning.training.collectives import gather, total
 from explicit_learning.training.constraint import AllowedMass, Sampled, constrained, uniforms
@@ -73,6 +75,9 @@ class AlignedGRPOTrainer(DurableTrainer, GRPOTrainer):
         self._schedule = schedule
         self._constraint = constraint
         self._asked: list[Shown] = []
+        # TRL pads prompts on the left itself, but lets the processor pad what belongs to each token: with a tokenizer
+        # that pads on the right, prompts of different lengths would get each other's image positions.
+        kwargs["processing_class"].tokenizer.padding_side = "left"
         super().__init__(reward_funcs=[_answer], train_dataset=rows, **kwargs)
         self._check_terminal_tokens()
 
@@ -138,16 +143,19 @@ class AlignedGRPOTrainer(DurableTrainer, GRPOTrainer):
         model = self.accelerator.unwrap_model(self.model_wrapped)
         was_training = model.training
         model.eval()
-        with self._without_checkpointing(model):
-            ids, mass = constrained(
-                model,
-                self._model_inputs(prompt_ids, multimodal_fields),
-                constraint=self._constraint,
-                chooser=chooser,
-                max_tokens=generation.max_completion_tokens,
-                pad=int(self._tokenizer.pad_token_id),
-                temperature=generation.temperature,
-            )
+        try:
+            with self._without_checkpointing(model):
+                ids, mass = constrained(
+                    model,
+                    self._model_inputs(prompt_ids, multimodal_fields),
+                    constraint=self._constraint,
+                    chooser=chooser,
+                    max_tokens=generation.max_completion_tokens,
+                    pad=int(self._tokenizer.pad_token_id),
+                    temperature=generation.temperature,
+                )
+        except FloatingPointError as error:
+            raise NonFiniteLossError(self.state.global_step + 1, math.nan) from error
         model.train(was_training)
         self._log_mass(mass)
         return ids, None

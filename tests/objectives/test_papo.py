@@ -7,8 +7,9 @@ import math
 import pytest
 import torch
 
+from explicit_learning.files.schema import load_schema
 from explicit_learning.plan.model import Papo
-from explicit_learning.training.objectives.papo import k3, papo_terms
+from explicit_learning.training.objectives.papo import UPSTREAM_SHA256, k3, papo_terms
 from explicit_learning.training.objectives.token_means import LossType, TokenMean
 
 pytestmark = pytest.mark.objectives
@@ -39,6 +40,11 @@ def token_mean(loss_type: LossType, mask: torch.Tensor, *, accumulation: int = 1
         step_tokens=mask.sum(),
         ranks=ranks,
     )
+
+
+def test_the_plan_names_the_source_that_is_followed() -> None:
+    block = load_schema("plan")["properties"]["objective"]["properties"]["papo"]["properties"]
+    assert block["upstream_sha256"]["const"] == UPSTREAM_SHA256
 
 
 def test_k3_of_hand_made_ratios() -> None:

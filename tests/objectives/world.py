@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.data.digits.writer import Size, write_dataset
+from explicit_learning.data.images import ImageStore
+from explicit_learning.data.prompt import load_system_prompt, prompt_messages
+from explicit_learning.data.reading import read_sft_rows
 from explicit_learning.files.resources import PROMPTS
 from explicit_learning.launch.context import RankContext
 from explicit_learning.launch.manifest import LaunchManifest
 from explicit_learning.launch.signals import StopRequest
 from explicit_learning.plan.freeze import freeze
 from explicit_learning.plan.model import Lora, Plan, ResolvedPaths, build
+from explicit_learning.training.arguments import TEMPLATE_OPTIONS
 from explicit_learning.training.tokens import count_sft_pass
 
 if TYPE_CHECKING:
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RANK, ALPHA = 4, 8.0
+TEACHING_STEPS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +47,7 @@ class World:
 
 
 def make_world(folder: Path) -> World:
-    """Write model, adapter and data. The adapter is not zero, so that every matrix of it has a gradient."""
+    """Write model, adapter and data. The model was taught a little, so that some sampled answers are right."""
     import torch
     from peft import get_peft_model
 
@@ -57,10 +62,13 @@ def make_world(folder: Path) -> World:
     template = ROOT / "assets" / "making" / "chat_template.jinja"
     tokenizer = make_tokenizer(template.read_text(encoding="utf-8"))
     base = make_model(tokenizer)
-    base.save_pretrained(world.model)
     processor = make_processor(tokenizer)
     processor.save_pretrained(world.model)
     processor.image_processor.save_pretrained(world.model)
+    write_dataset(world.data, seed=0, size=Size(sft_items=24, slot_groups=6, evaluation_groups=4))
+    teach(base, processor, world.data)
+    base.save_pretrained(world.model)
+    base.name_or_path = str(world.model)  # where PEFT looks for the vocabulary's size
     lora = Lora(
         rank=RANK,
         alpha=ALPHA,
@@ -74,11 +82,40 @@ def make_world(folder: Path) -> World:
     with torch.no_grad():
         for name, parameter in policy.named_parameters():
             if "lora_B" in name:
-                parameter.normal_(std=0.02)
+                parameter.normal_(std=0.005)
     world.adapter.mkdir()
     write_adapter_folder(world.adapter, policy, adapter="default", base_name="model")
-    write_dataset(world.data, seed=0, size=Size(sft_items=8, slot_groups=6, evaluation_groups=4))
     return world
+
+
+def teach(model: Any, processor: Any, data: Path) -> None:
+    """Let the model learn what an answer looks like, from certificates: far from enough to be right often."""
+    import torch
+
+    rows = read_sft_rows(data / "sft_certificate.jsonl")
+    images, system = ImageStore(data), load_system_prompt(PROMPTS / "common_system.txt")
+    prompts = [
+        processor.apply_chat_template(
+            prompt_messages(system, row.question, row.choices, image_count=1),
+            tokenize=False,
+            add_generation_prompt=True,
+            **TEMPLATE_OPTIONS,
+        )
+        for row in rows
+    ]
+    texts = [f"{prompt}{row.assistant_response}<|im_end|>" for prompt, row in zip(prompts, rows, strict=True)]
+    shown = [[images.load(image) for image in row.images] for row in rows]
+    inputs = processor(text=texts, images=shown, padding=True, padding_side="right", return_tensors="pt")
+    asked = processor(text=prompts, images=shown, padding=True, padding_side="right", return_tensors="pt")
+    lengths = asked["attention_mask"].sum(1, keepdim=True)
+    places = torch.arange(inputs["input_ids"].shape[1])
+    learned = (places >= lengths) & (inputs["attention_mask"] == 1)
+    labels = inputs["input_ids"].masked_fill(~learned, -100)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
+    for _ in range(TEACHING_STEPS):
+        optimizer.zero_grad()
+        model(**inputs, labels=labels).loss.backward()
+        optimizer.step()
 
 
 def frozen(world: World, arm: str, name: str, **changes: Mapping[str, Any]) -> Plan:

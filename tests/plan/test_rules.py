@@ -125,3 +125,25 @@ def test_a_tight_budget_is_a_warning_with_both_numbers() -> None:
     (warning,) = warnings(plan_with({"/budget/max_completion_tokens_per_run": 23_039}))
     assert "23,039" in warning
     assert "23,040" in warning
+
+
+def test_an_arm_without_a_term_weighs_it_with_nothing() -> None:
+    evi_po = {
+        "adapter_version": "evi_po/1",
+        "lambda_dir": 0.5,
+        "lambda_ev": 0.1,
+        "kappa": 1.0,
+        "margin": 1.0,
+        "tau": 0.07,
+        "max_rows_per_forward": 32,
+    }
+    for arm, pointer in (("evi_po_no_direction", "lambda_dir"), ("evi_po_no_evidence", "lambda_ev")):
+        plan = plan_with({"/arm": arm, "/objective/evi_po": evi_po})
+        assert [fault.pointer for fault in broken_rules(plan, [], gate="plan", file="p")] == [
+            f"/objective/evi_po/{pointer}"
+        ]
+        plan = plan_with({"/arm": arm, "/objective/evi_po": evi_po | {pointer: 0.0}})
+        assert broken_rules(plan, [], gate="plan", file="p") == []
+    plan = plan_with({"/arm": "evi_po", "/objective/evi_po": evi_po | {"lambda_ev": 0.0}})
+    assert broken_rules(plan, [], gate="plan", file="p") == []
+    assert any("/objective/evi_po/lambda_ev" in warning for warning in warnings(plan))

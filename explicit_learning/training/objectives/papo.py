@@ -1,11 +1,12 @@
 """PAPO's terms (``papo/1``), after the authors' released code.
 
 Source: Wang et al., *Perception-Aware Policy Optimization for Multimodal Reasoning* (arXiv:2507.06448, ICLR 2026), and
-``verl/workers/actor/dp_actor.py`` of the authors' repository. Where they disagree, the code is followed: means are over
-tokens as the policy loss takes them (the paper writes a mean per completion), and the log-probs under the masked image
-are constants in the perception term (the paper differentiates both). The entropy under the masked image has a gradient
-only where ``aug_entropy_grad`` asks for one (the code's ``RECOMPUTE_AUG_LOG_PROBS``): without, the term is a constant
-that is added to the reported loss and trains nothing, which is why a plan that weighs it must ask.
+``verl/workers/actor/dp_actor.py`` of an author's repository (`UPSTREAM_SHA256`). Where they disagree, the code is
+followed: means are over tokens as the policy loss takes them (the paper writes a mean per completion), and log-probs
+under the masked image are constants in the perception term (the paper differentiates both). The entropy under the
+masked image has a gradient only where ``aug_entropy_grad`` asks for one (the code's later switch
+``RECOMPUTE_AUG_LOG_PROBS``): without, the term is a constant that is added to the reported loss and trains nothing,
+which is why a plan that weighs it must ask.
 
 **Which KL this is, and is not.** Let p be the policy given the original image and q given the masked one. The tokens
 are sampled from p, so the mean of k3 = q/p - log(q/p) - 1 *estimates KL(p || q)*, the reverse of what its gradient
@@ -31,7 +32,10 @@ if TYPE_CHECKING:
     from explicit_learning.plan.model import Papo
     from explicit_learning.training.objectives.token_means import TokenMean
 
-__all__ = ["K3_LIMIT", "LOG_RATIO_LIMIT", "PapoTerms", "k3", "papo_terms"]
+__all__ = ["K3_LIMIT", "LOG_RATIO_LIMIT", "UPSTREAM_SHA256", "PapoTerms", "k3", "papo_terms"]
+
+# github.com/SStoica12/PAPO at commit 6f2e58367a4a558a27c9171780d45dfbf0577dd7. A plan must name it.
+UPSTREAM_SHA256 = "d23f84a036366fa65f5322c66334acf8d80c8659b88d7c80e092d25e5974b948"
 
 # The released code's clamps, of the log-ratio in nats and of k3.
 LOG_RATIO_LIMIT = 20.0

@@ -1,0 +1,82 @@
+"""A group's payload, and how its rows are shared out over forwards and ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from explicit_learning.data.answers import AnswerType
+from explicit_learning.data.rows import ImageRef, Relation, SlotRow, View
+from explicit_learning.training.objectives.groups import gather_groups
+from explicit_learning.training.objectives.scoring import share_out
+
+pytestmark = pytest.mark.objectives
+
+
+def view(view_id: str, role: Relation) -> View:
+    image = ImageRef(image_index=0, path=f"{view_id}.png", sha256="0" * 64, width=64, height=64)
+    return View(view_id=view_id, role=role, state="made", images=(image,))
+
+
+FULL = view("full", Relation.FULL)
+
+
+def slot(selected: View, substitute: str | None = None) -> SlotRow:
+    return SlotRow(
+        slot_id=f"g.{selected.view_id}",
+        group_id="g",
+        base_id="g",
+        split="train",
+        question="Which digit?",
+        choices=(),
+        answer_type=AnswerType.NUMBER,
+        relation=selected.role,
+        full_view=FULL,
+        selected_view=selected,
+        full_answer="7",
+        substitute_answer=substitute,
+    )
+
+
+def test_a_group_has_full_first_and_every_other_view_with_its_target() -> None:
+    slots = [
+        slot(view("substitute", Relation.SUBSTITUTE), "3"),
+        slot(view("missing", Relation.MISSING)),
+        slot(FULL),
+        slot(view("control", Relation.CONTROL)),
+    ]
+    group = gather_groups(slots)["g"]
+    assert group.candidates == ("7", "", "3")
+    assert [(item.view.view_id, item.target) for item in group.views] == [
+        ("full", 0),
+        ("control", 0),
+        ("missing", 1),
+        ("substitute", 2),
+    ]
+    assert gather_groups(reversed(slots)) == {"g": group}
+
+
+def test_a_substitute_answer_without_its_view_is_no_candidate() -> None:
+    group = gather_groups([slot(FULL, "3"), slot(view("missing", Relation.MISSING), "3")])["g"]
+    assert group.candidates == ("7", "")
+
+
+def test_groups_are_told_apart() -> None:
+    other = dataclasses.replace(slot(FULL), group_id="h", slot_id="h.full", full_answer="5")
+    assert {name: group.candidates for name, group in gather_groups([slot(FULL), other]).items()} == {
+        "g": ("7", ""),
+        "h": ("5", ""),
+    }
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=4), st.integers(1, 17))
+def test_every_rank_does_as_many_forwards_as_the_fullest_needs(ranks: list[int], limit: int) -> None:
+    most = max(ranks)
+    plans = [share_out(rows, most=most, limit=limit) for rows in ranks]
+    assert {len(plan) for plan in plans} == {-(-most // limit)}
+    for rows, plan in zip(ranks, plans, strict=True):
+        assert [index for batch in plan for index in batch] == list(range(rows))
+        assert all(len(batch) <= limit for batch in plan)
