@@ -33,6 +33,6 @@ lint: ## style, types, imports between modules, shell scripts, locks
 	check "$$tools/ruff" format --check; \
 	check "$$tools/mypy" --strict; \
 	check "$$tools/lint-imports" --no-logo; \
-	check "$$tools/shellcheck" bin/el tools/*.sh .ci/run; \
+	check "$$tools/shellcheck" bin/el tools/*.sh .ci/run deploy/slurm/*.sbatch; \
 	check "$$python" entrypoint.py lock check; \
 	if [ -n "$$failed" ]; then printf 'lint failed:%s\n' "$$failed" >&2; exit 1; fi
