@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +20,7 @@ from explicit_learning.data.preflight_tokens import ModelText
 from explicit_learning.data.prompt import prompt_messages
 from explicit_learning.data.rows import ImageRef
 from explicit_learning.errors import Refusal
-from explicit_learning.files.resources import ASSETS
+from explicit_learning.files.resources import ASSETS, ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -148,6 +150,22 @@ def test_rows_of_another_sft_arm_are_not_judged(good: Builder, tokens: Tokens) -
     assert [fault.pointer for fault in envelope(good, tokens, arm="sft_certificate")] == ["/question"]
     assert envelope(good, tokens, arm="sft_answer") == []
     assert envelope(good, tokens, arm="answer_grpo") == []
+
+
+COUNT = """
+import sys
+from pathlib import Path
+from explicit_learning.data.preflight import Tokens, check_envelope
+check_envelope([], Tokens.of_model(Path(sys.argv[1]), "system"), max_prompt_tokens=9, max_completion_tokens=9, file="-")
+heavy = {"torch", "transformers", "numpy", "huggingface_hub", "requests", "httpx"}
+print(sorted({"tokenizers", "jinja2", *heavy} & set(sys.modules)))
+"""
+
+
+def test_nothing_heavy_is_imported_to_count_tokens() -> None:
+    command = [sys.executable, "-c", COUNT, str(MODEL)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "['jinja2', 'tokenizers']"
 
 
 # --- a model folder that cannot be read ---------------------------------------------------------------------------
