@@ -167,11 +167,17 @@ def verify_checkpoint(folder: Path, plan: Plan, *, run_manifest_sha256: str) -> 
     """Prove that a complete checkpoint belongs to a run and is as it was sealed; return its mark.
 
     Raises:
-        Refusal: With everything that is wrong: another plan, run or number of ranks; a missing, extra or changed file.
+        Refusal: With everything that is wrong: another plan, run or number of ranks; a missing, extra or changed file;
+            a frontier that is not this step's.
         OSError: If a file cannot be read.
     """
     mark = read_mark(folder)
-    if faults := [*_identity_faults(folder, mark, plan, run_manifest_sha256), *_file_faults(folder, mark)]:
+    faults = [
+        *_identity_faults(folder, mark, plan, run_manifest_sha256),
+        *_file_faults(folder, mark),
+        *_frontier_faults(folder, mark, plan),
+    ]
+    if faults:
         raise Refusal(faults)
     return mark
 
@@ -291,6 +297,29 @@ def _identity_faults(folder: Path, mark: CheckpointMark, plan: Plan, run_manifes
                 expected=found_text(value),
                 fix="this checkpoint is another run's: remove it, or resume that run",
             )
+
+
+def _frontier_faults(folder: Path, mark: CheckpointMark, plan: Plan) -> Iterator[Fault]:
+    """Compare the accounting's position with the step: an older frontier would silently sample completions again."""
+    if plan.budget.max_completion_tokens_per_run is None or plan.objective is None:
+        return
+    optimisation = plan.optimisation
+    per_cycle = optimisation.per_device_batch_size * optimisation.gradient_accumulation_steps
+    expected = -(-mark.step // plan.objective.num_iterations) * per_cycle
+    if [part.rank for part in mark.frontiers] != list(range(mark.world_size)):
+        found = f"frontiers of ranks {[part.rank for part in mark.frontiers]}"
+        yield _frontier_fault(folder, "/frontiers", found, f"of ranks 0 to {mark.world_size - 1}")
+    for part in mark.frontiers:
+        for kind, frontier in (("ledger", part.ledger), ("trace", part.trace)):
+            if frontier.rows != expected:
+                pointer = f"/frontiers/{part.rank}/{kind}/rows"
+                found = f"{frontier.rows:,} completions"
+                yield _frontier_fault(folder, pointer, found, f"{expected:,} on a rank after step {mark.step}")
+
+
+def _frontier_fault(folder: Path, pointer: str, found: str, expected: str) -> Fault:
+    file = str(folder / COMPLETE_MARK)
+    return Fault(gate=GATE, file=file, pointer=pointer, found=found, expected=expected, fix=RESTORE)
 
 
 def _file_faults(folder: Path, mark: CheckpointMark) -> Iterator[Fault]:

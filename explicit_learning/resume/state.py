@@ -133,7 +133,7 @@ def load_tensors(path: Path) -> Any:  # noqa: ANN401 - nested containers of tens
             Fault(
                 gate="checkpoint",
                 file=str(path),
-                found=f"cannot be loaded: {str(error).splitlines()[0]}",
+                found=f"cannot be loaded: {(str(error) or type(error).__name__).splitlines()[0]}",
                 expected="tensors, numbers and containers of them, as the checkpoint was sealed with",
                 fix="restore the checkpoint from a copy, or remove its folder to resume from the one before",
             )
