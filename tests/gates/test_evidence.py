@@ -1,0 +1,31 @@
+"""Evidence is asked for where the plan weighs it, and nowhere else."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from explicit_learning.data.dataset import check_dataset
+from explicit_learning.data.digits.writer import Size, write_dataset
+from explicit_learning.gates.data import evidence_faults
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_group_without_evidence_is_refused_where_evidence_is_weighed(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "data", seed=0, size=Size(sft_items=2, slot_groups=3, evaluation_groups=2))
+    whole = check_dataset(tmp_path / "data" / "dataset-manifest.json", images=False)
+    assert whole.faults == ()
+    assert evidence_faults(whole, lambda_ev=0.1) == []
+    bare = tuple(
+        dataclasses.replace(slot, full_view=dataclasses.replace(slot.full_view, boxes=()))
+        if slot.group_id != whole.slots[0].group_id
+        else slot
+        for slot in whole.slots
+    )
+    without = dataclasses.replace(whole, slots=bare)
+    assert evidence_faults(without, lambda_ev=0.0) == []
+    [fault] = evidence_faults(without, lambda_ev=0.1)
+    assert fault.found.startswith("2 groups without evidence")
+    assert fault.pointer == "/full_view/evidence"
