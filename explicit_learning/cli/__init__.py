@@ -31,6 +31,7 @@ COMMANDS = {
     "check": "check a plan against everything it names, and train nothing",
     "run": "check, launch, train, finalise; the same command again resumes",
     "smoke": "stop a short run at step 5, resume it in a new process, and prove that nothing was lost",
+    "experiment": "arms x seeds on one dataset; the same command again resumes",
     "evaluate": "greedy evaluation of a run on its frozen evaluation rows",
     "lock": "compare the environment with the lock, or resolve the lock again",
     "doctor": "what this machine has, and what would fail on it",

@@ -20,6 +20,11 @@ from explicit_learning.plan.model import Plan, ResolvedPaths, build
 
 def main() -> int:
     """Answer every request and return an exit code."""
+    from transformers.utils import logging
+
+    # What the libraries say while they load is in a training run's log; here it would stand between the answers.
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     requests: list[dict[str, Any]] = json.load(sys.stdin)
     for request in requests:
         out = Path(request["out"])

@@ -1,0 +1,66 @@
+"""`el experiment DOC --out DIR`: arms × seeds on one dataset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from explicit_learning.cli.freeze import count_sft
+from explicit_learning.cli.output import add_json_argument, answer
+from explicit_learning.errors import ExitCode, Fault, Refusal
+from explicit_learning.experiment.document import read_experiment
+from explicit_learning.experiment.runner import StageFailedError, run_experiment
+from explicit_learning.report.experiment import experiment_results, experiment_text, places_text, stage_text
+
+if TYPE_CHECKING:
+    import argparse
+
+    from explicit_learning.experiment.document import Experiment
+    from explicit_learning.experiment.runner import RunOfStage
+
+__all__ = ["HELP", "NAME", "add_arguments", "run", "run_and_show"]
+
+NAME = "experiment"
+HELP = "arms x seeds on one dataset; the same command again resumes"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("document", type=Path, metavar="DOC", help="an experiment document; see plans/demo")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where everything goes")
+    add_json_argument(parser)
+
+
+def run(args: argparse.Namespace) -> ExitCode:
+    """Run the experiment, and print what it shows."""
+    return run_and_show(read_experiment(args.document), args.out, as_json=args.json)
+
+
+def run_and_show(experiment: Experiment, out: Path, *, as_json: bool) -> ExitCode:
+    """Run an experiment; print a table after each run and all results at the end.
+
+    Raises:
+        Refusal: If a plan cannot be frozen, or a run ended with another code than 0, which is then the program's.
+    """
+
+    def show(runs: list[RunOfStage]) -> None:
+        if not as_json:
+            print(stage_text(runs), flush=True)
+
+    try:
+        runs = run_experiment(experiment, out=out, count_sft=count_sft, after_stage=show)
+    except StageFailedError as failure:
+        code = ExitCode(failure.code) if failure.code in set(ExitCode) else ExitCode.INTERNAL
+        fix = "read the lines above; the same command again continues"
+        found = f"{failure} (logs: {out / failure.folder / 'logs'})"
+        raise Refusal(Fault(gate=NAME, found=found, expected="exit code 0", fix=fix, exit_code=code)) from None
+    results = experiment_results(runs)
+    if not as_json:
+        print(experiment_text(results))
+        print(places_text(out, runs))
+    return answer(
+        [],
+        as_json=as_json,
+        out=str(out),
+        evaluations=[result.evaluation | {"model": result.name} for result in results],
+    )

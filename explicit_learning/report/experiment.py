@@ -1,0 +1,84 @@
+"""What an experiment shows: held-out rates before and after each stage, and all of them side by side at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from explicit_learning.evaluation.requests import answer_requests, evaluation_of_run
+from explicit_learning.files.strict_json import load_json
+from explicit_learning.gates.output import COMPLETION_MARKER
+from explicit_learning.report.table import evaluation_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from explicit_learning.experiment.runner import RunOfStage
+
+__all__ = ["StageResult", "experiment_results", "experiment_text", "places_text", "stage_text"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageResult:
+    """A model of the experiment and what it answers.
+
+    Attributes:
+        name: The run's folder name, or ``base model``.
+        evaluation: Its evaluation.
+        marker: Its completion marker; ``None`` for the base model.
+    """
+
+    name: str
+    evaluation: dict[str, Any]
+    marker: dict[str, Any] | None
+
+
+def stage_text(runs: Sequence[RunOfStage]) -> str:
+    """Return a table of held-out rates before and after the newest run.
+
+    Before an SFT stage stands the base model; before an RL run the SFT run whose adapter it started from.
+    """
+    newest = runs[-1]
+    named = newest.plan["initial_adapter"]
+    if named is None:
+        before = evaluation_of_run(newest.folder, "base")
+    else:
+        adapter = (newest.plan_file.parent / named["path"]).resolve()
+        source = next((run for run in runs if (run.folder / "final-adapter").resolve() == adapter), None)
+        before = (
+            evaluation_of_run(newest.folder, "initial") if source is None else evaluation_of_run(source.folder, "final")
+        )
+    found = answer_requests([before, evaluation_of_run(newest.folder, "final")])
+    return evaluation_table([(f"before {newest.folder.name}", found[0]), (f"after {newest.folder.name}", found[1])])
+
+
+def experiment_results(runs: Sequence[RunOfStage]) -> list[StageResult]:
+    """Return the base model's and every run's evaluation, made now where they are missing."""
+    requests = [evaluation_of_run(runs[0].folder, "base"), *(evaluation_of_run(run.folder, "final") for run in runs)]
+    names = ["base model", *(run.folder.name for run in runs)]
+    markers = [None, *(load_json(run.folder / COMPLETION_MARKER, gate="experiment") for run in runs)]
+    return [
+        StageResult(name=name, evaluation=evaluation, marker=marker)
+        for name, evaluation, marker in zip(names, answer_requests(requests), markers, strict=True)
+    ]
+
+
+def experiment_text(results: Sequence[StageResult]) -> str:
+    """Return the table of a whole experiment, with completions and sampled tokens."""
+    counts = [result.marker["counts"] if result.marker else {} for result in results]
+    more = [
+        (title, ["–" if count.get(name) is None else f"{count[name]:,}" for count in counts])
+        for title, name in (("completions", "completions"), ("tokens\nsampled", "sampled_tokens"))
+    ]
+    return evaluation_table([(result.name, result.evaluation) for result in results], more=more)
+
+
+def places_text(out: Path, runs: Sequence[RunOfStage]) -> str:
+    """Return where everything of an experiment lies, a line each."""
+    lines = ["where everything lies:"]
+    if (out / "data").is_dir():
+        lines.append(f"  {out / 'data'}: images, slots, SFT rows, evaluation rows")
+    lines.append(f"  {out / 'plans'}: the frozen plans")
+    lines += [f"  {run.folder}: final-adapter/, training-complete.json, metrics.jsonl, evaluations/" for run in runs]
+    return "\n".join(lines)
