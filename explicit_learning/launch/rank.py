@@ -60,7 +60,8 @@ def run_rank(train: Callable[[RankContext], RankOutcome]) -> int:
             _leave_process_group()
         write_outcome(folder, rank, outcome)
     except BaseException as error:  # noqa: BLE001 - whatever ends a rank must reach the launcher
-        traceback.print_exc()
+        with suppress(OSError):  # the disk may be full, which is the outcome, and not a reason to have none
+            traceback.print_exc()
         outcome = failed(error)
         with suppress(OSError):
             write_outcome(folder, rank, outcome)

@@ -106,6 +106,20 @@ def one_raises(context: RankContext) -> RankOutcome:
     return COMPLETED
 
 
+def nowhere_to_log(context: RankContext) -> RankOutcome:
+    """The disk is full, for the log too, and a child is there that no signal ends."""
+    del context
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(600)
+        os._exit(0)
+    full = os.open("/dev/full", os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(full, stream)
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "ledger.jsonl")
+
+
 def both_wait(context: RankContext) -> RankOutcome:
     print("the last words of a rank")
     ready(context)

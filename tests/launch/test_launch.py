@@ -70,6 +70,12 @@ def test_an_exception_on_a_rank_is_named_and_its_peer_points_to_it(launched: Lau
     assert "Traceback" not in launch.console()
 
 
+def test_a_full_disk_is_named_even_if_the_log_is_on_it(launched: Launched) -> None:
+    with launched("nowhere_to_log", world_size=1) as launch:
+        assert launch.wait() == 74
+    assert launch.outcomes()[0]["message"].startswith("disk full: [Errno 28] No space left on device: 'ledger.jsonl'")
+
+
 def test_a_killed_rank_is_named_with_its_log(launched: Launched) -> None:
     with launched("both_wait") as launch:
         launch.pid_of(0)
