@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["CODES", "POINTS", "WAYS", "Point", "Strike", "Way", "is_possible", "strike"]
+__all__ = ["CODES", "POINTS", "WAYS", "Point", "Strike", "Way", "is_possible", "launched_until", "strike"]
 
 Point = Literal["before first checkpoint", "mid-step", "mid-append", "mid-checkpoint", "after marker"]
 Way = Literal["rank", "launcher", "tree", "disk full"]
@@ -104,6 +104,20 @@ class _Moment:
         return size > before
 
 
+@contextmanager
+def launched_until(wanted: Strike, plan: Path, run: Path, *options: str, steps: int) -> Iterator[tuple[Launch, bool]]:
+    """Start a run and wait for a point; yield the launch, and whether the point was reached before it ended."""
+    run.mkdir(parents=True, exist_ok=True)
+    moment = _Moment(wanted, run, steps)
+    with Tree(run) as tree, Launch.of(plan, run, *options) as launch:
+        reached = False
+        while not reached and launch.process.poll() is None:
+            reached = any(moment.is_now(change) for change in tree.changes(0.5))
+        if reached and wanted.delay:
+            time.sleep(wanted.delay)
+        yield launch, reached
+
+
 def strike(wanted: Strike, plan: Path, run: Path, *, steps: int, disk: Path | None = None) -> tuple[bool, int]:
     """Start a run and end it at a point.
 
@@ -117,15 +131,10 @@ def strike(wanted: Strike, plan: Path, run: Path, *, steps: int, disk: Path | No
     Returns:
         Whether the point was hit, and the launch's exit code.
     """
-    run.mkdir(parents=True, exist_ok=True)
-    moment = _Moment(wanted, run, steps)
     chance = random.Random(wanted.seed)  # noqa: S311 - a test's choice
-    with Tree(run) as tree, Launch.of(plan, run) as launch:
-        while not any(moment.is_now(change) for change in tree.changes(0.5)):
-            if launch.process.poll() is not None:
-                return False, launch.wait()
-        if wanted.delay:
-            time.sleep(wanted.delay)
+    with launched_until(wanted, plan, run, steps=steps) as (launch, reached):
+        if not reached:
+            return False, launch.wait()
         family = launch.family()
         if wanted.way == "disk full":
             assert disk is not None, "a full disk needs a small one"

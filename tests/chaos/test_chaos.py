@@ -10,20 +10,17 @@ from chaos.array import chains
 from chaos.comparing import compare
 from chaos.launching import Launch
 from chaos.strikes import CODES, Strike, strike
-from chaos.worlds import World, small_disk
+from chaos.worlds import small_disk
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from chaos.worlds import World
 
 pytestmark = pytest.mark.chaos
 
 CHAINS = chains(("sft_certificate", "answer_grpo_kl", "intervention_grpo"), (1, 2))
 TRIES = 3
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return World.make(tmp_path_factory.mktemp("world"))
 
 
 @pytest.mark.parametrize(

@@ -58,18 +58,18 @@ class World:
             assert launch.wait() == 0, launch.text()
         return world
 
-    def plan(self, arm: str, ranks: int) -> Path:
-        """Return an arm's plan for a number of ranks."""
-        path = self.folder / f"{arm}-{ranks}.json"
+    def plan(self, arm: str, ranks: int, *, name: str = "", **budget: int) -> Path:
+        """Return an arm's plan for a number of ranks; under a name of its own, one with another budget."""
+        path = self.folder / f"{arm}-{ranks}{name}.json"
         if not path.exists():
-            name, changes = ARMS[arm]
-            more = {"hardware": {"world_size": ranks}}
-            if name.startswith("sft"):
+            trained, changes = ARMS[arm]
+            more = {"hardware": {"world_size": ranks}, "budget": budget}
+            if trained.startswith("sft"):
                 tokens = {"budget": {"max_sft_loss_tokens": 200 * ranks}}
-                write_plan(path, name, self.folder / "data", tokens, changes, more)
+                write_plan(path, trained, self.folder / "data", tokens, changes, more)
             else:
                 start = {"initial_adapter": {"path": str(self.folder / "sft" / "final-adapter")}}
-                write_plan(path, name, self.folder / "data", start, SHAPE, changes, more)
+                write_plan(path, trained, self.folder / "data", start, SHAPE, changes, more)
         return path
 
     def steps(self, arm: str, ranks: int) -> int:

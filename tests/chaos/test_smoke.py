@@ -1,0 +1,81 @@
+"""`el smoke` and `el run` on real smoke plans: one stops, the other proves."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from chaos.launching import Launch
+
+from explicit_learning.files.resources import ROOT
+from explicit_learning.files.schema import validate
+from explicit_learning.plan.load import load_plan
+from explicit_learning.plan.smoke import smoke_plan, write_smoke_plan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from chaos.worlds import World
+
+    from explicit_learning.plan.freeze import SftPass
+
+pytestmark = pytest.mark.chaos
+
+
+def no_count(_plan: dict[str, Any], _steps: int) -> SftPass:
+    raise AssertionError("an RL plan has no pass to count")
+
+
+def smoke(plan: Path, run: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "entrypoint.py"), "smoke", str(plan), "--out", str(run), "--json"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=run.parent)
+
+
+def test_phase_one_by_run_and_phase_two_by_smoke(world: World, tmp_path: Path) -> None:
+    main, run = world.plan("answer_grpo_kl", 2), tmp_path / "run"
+    file = tmp_path / "run.plan.json"
+    write_smoke_plan(smoke_plan(json.loads(main.read_bytes()), file=main, out=file, count_steps=no_count), file)
+    plan = load_plan(file)
+    with Launch.of(file, run) as launch:
+        assert launch.wait() == 75, launch.text()
+    boundary = json.loads((run / "smoke-resume-boundary.json").read_bytes())
+    assert validate(boundary, "smoke-resume-boundary", gate="test", file="boundary") == []
+    assert (boundary["status"], boundary["step"], boundary["checkpoint"]) == ("stopped", 5, "checkpoint-5")
+    assert boundary["frozen_config_sha256"] == plan.frozen_config_sha256
+    manifest = json.loads((run / "run-manifest.json").read_bytes())
+    assert boundary["run_manifest_sha256"] == manifest["run_manifest_sha256"]
+    assert manifest["status"] == "stopped"
+    for rank, entry in enumerate(boundary["ranks"]):
+        assert entry["ledger"]["rows"] == entry["trace"]["rows"] == 5 * 16
+        stored = json.loads((run / "checkpoint-5" / f"state-digests-rank-{rank}.json").read_bytes())
+        assert entry["components"] == stored["components"]
+        assert entry["components"]["reference_adapter"] != entry["components"]["policy_adapter"]
+    assert len({entry["process_nonce"] for entry in boundary["ranks"]}) == 2
+
+    done = smoke(main, run)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    audit = json.loads((tmp_path / answer["audit"]).read_bytes())
+    assert (audit["passed"], audit["checkpoint"], len(audit["ranks"])) == (True, "checkpoint-5", 2)
+    assert audit["boundary"]["process_nonces"] == [entry["process_nonce"] for entry in boundary["ranks"]]
+    assert not {rank["process_nonce"] for rank in audit["ranks"]} & set(audit["boundary"]["process_nonces"])
+    assert all(item["equal"] for rank in audit["ranks"] for item in rank["components"])
+    marker = json.loads((run / "training-complete.json").read_bytes())
+    assert (marker["trained"], marker["counts"]["optimizer_steps"]) == (False, 8)
+    assert marker["launches"]["resumed_from"] == ["checkpoint-5"]
+    assert (run / "checkpoint-5" / "complete.json").is_file()
+    assert json.loads((run / "run-manifest.json").read_bytes())["trained"] is False
+    assert smoke(main, run).returncode == 73
+
+
+def test_both_phases_of_a_certificate_plan(world: World, tmp_path: Path) -> None:
+    main, run = world.plan("sft_certificate", 1), tmp_path / "run"
+    done = smoke(main, run)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert (answer["ok"], answer["plan"]) == (True, str(tmp_path / "run.plan.json"))
+    assert json.loads((run / "smoke-resume-boundary.json").read_bytes())["ranks"][0]["ledger"] is None
+    assert json.loads((run / "training-complete.json").read_bytes())["resume_probe"]["audits"][0]["passed"]
