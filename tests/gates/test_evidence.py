@@ -12,19 +12,24 @@ from explicit_learning.gates.data import evidence_faults
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from explicit_learning.data.group_rules import Located
+    from explicit_learning.data.rows import SlotRow
+
+
+def bare(item: Located[SlotRow]) -> Located[SlotRow]:
+    full = dataclasses.replace(item.row.full_view, boxes=())
+    return dataclasses.replace(item, row=dataclasses.replace(item.row, full_view=full))
+
 
 def test_a_group_without_evidence_is_refused_where_evidence_is_weighed(tmp_path: Path) -> None:
     write_dataset(tmp_path / "data", seed=0, size=Size(sft_items=2, slot_groups=3, evaluation_groups=2))
     whole = check_dataset(tmp_path / "data" / "dataset-manifest.json", images=False)
     assert whole.faults == ()
     assert evidence_faults(whole, lambda_ev=0.1) == []
-    bare = tuple(
-        dataclasses.replace(slot, full_view=dataclasses.replace(slot.full_view, boxes=()))
-        if slot.group_id != whole.slots[0].group_id
-        else slot
-        for slot in whole.slots
+    kept = whole.slots[0].group_id
+    without = dataclasses.replace(
+        whole, located_slots=tuple(item if item.row.group_id == kept else bare(item) for item in whole.located_slots)
     )
-    without = dataclasses.replace(whole, slots=bare)
     assert evidence_faults(without, lambda_ev=0.0) == []
     [fault] = evidence_faults(without, lambda_ev=0.1)
     assert fault.found.startswith("2 groups without evidence")
