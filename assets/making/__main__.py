@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn", "pillow")
 HELD_OUT = 500
+ALLOCATOR = {
+    "MALLOC_MMAP_THRESHOLD_": "4000000000",
+    "MALLOC_TRIM_THRESHOLD_": "4000000000",
+    "OMP_NUM_THREADS": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+}
 LOG_EVERY = 25
 
 
@@ -73,7 +79,7 @@ def main(arguments: Sequence[str]) -> None:
         options.out.parent / "ASSET.json",
         {
             "name": options.out.parent.name,
-            "command": f"OMP_NUM_THREADS=1 python -m assets.making --seed {options.seed}",
+            "command": f"python -m assets.making --seed {options.seed}",
             "seed": options.seed,
             "seconds": round(time.monotonic() - started),
             "processor": platform.processor() or platform.machine(),
@@ -93,5 +99,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+    if not ALLOCATOR.items() <= os.environ.items():
+        # glibc and OpenMP read these when a process starts; without them most of the time goes into page faults.
+        os.execve(sys.executable, [sys.executable, "-m", "assets.making", *sys.argv[1:]], os.environ | ALLOCATOR)  # noqa: S606
     main(sys.argv[1:])

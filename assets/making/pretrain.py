@@ -6,18 +6,21 @@ through the embedding rows of the words for what it shows and where it lies, whi
 model then finds cells whose digit and place it can already name, and has to learn only to look for them; with few
 tokens to look at first (the place alone for a question), clean cells, and a single digit. The eyes' loss stays on, or
 the first steps of the words would undo it.
+
+Some cells that nobody asks about are erased, and the eyes learn to call them empty. No question is about such a cell,
+so the model can see that nothing is there but has never had a reason to say so: that is left to the training it serves.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from assets.making.batches import inputs
-from explicit_learning.data.digits.canvas import GRID, HARDNESS, PLACES, PLAIN, Hardness
+from explicit_learning.data.digits.canvas import GRID, HARDNESS, PLACES, PLAIN, Hardness, erase
 from explicit_learning.data.digits.items import Kind, make_item, make_views
 from explicit_learning.data.digits.pools import load_pool
 
@@ -66,6 +69,7 @@ class Recipe:
         beta2: AdamW's second decay rate.
         warm_up: Steps over which the learning rate rises. Unit: optimizer steps.
         gradient_norm: Largest norm of the gradient.
+        blanks: Share of the cells not asked about that are erased.
         abstentions: Share of rows whose answer is replaced by an abstention, whatever the image shows: enough for the
             form to be known, too little for a meaning.
     """
@@ -78,6 +82,7 @@ class Recipe:
     beta2: float
     warm_up: int
     gradient_norm: float
+    blanks: float
     abstentions: float
 
 
@@ -99,13 +104,16 @@ RECIPE = Recipe(
     beta2=0.98,
     warm_up=30,
     gradient_norm=1.0,
+    blanks=0.2,
     abstentions=0.02,
 )
 
 # Streams of the pretraining pool's items, one a phase.
 EYES_STREAM, WORDS_STREAM = 0, 1
+BLANKS_STREAM = 1 << 20
 # The tokens, in Qwen's byte notation, that a cell is named by: space and word.
-DIGIT_TOKENS = tuple(str(digit) for digit in range(10))
+CONTENT_TOKENS = (*map(str, range(10)), "\u0120empty")
+EMPTY = 10
 ROW_TOKENS = ("\u0120upper", "\u0120lower")
 COLUMN_TOKENS = ("\u0120left", "\u0120right")
 WINDOW = 10
@@ -144,34 +152,54 @@ def rate_at(recipe: Recipe, step: int, left: int, steps: int) -> float:
     return recipe.learning_rate * min(1.0, (step + 1) / recipe.warm_up) * max(FLOOR, min(1.0, 2 * left / steps))
 
 
+def with_blanks(item: Item, share: float) -> tuple[Item, frozenset[int]]:
+    """Return the item with some of the cells that it does not ask about erased, and which these are."""
+    rng = np.random.default_rng([*item.key, BLANKS_STREAM])
+    blank = frozenset(np.flatnonzero(rng.random(len(PLACES)) < share).tolist()) - {item.place}
+    cells = tuple(erase(rng, cell, item.hardness) if place in blank else cell for place, cell in enumerate(item.cells))
+    return replace(item, cells=cells), blank
+
+
 def eyes_loss(
-    model: Qwen3_5ForConditionalGeneration, processor: Qwen3VLProcessor, seen: torch.Tensor, items: Sequence[Item]
+    model: Qwen3_5ForConditionalGeneration,
+    processor: Qwen3VLProcessor,
+    seen: torch.Tensor,
+    items: Sequence[tuple[Item, frozenset[int]]],
 ) -> tuple[torch.Tensor, float]:
-    """Return how badly image tokens name their cells, and the share of digits that they name right.
+    """Return how badly image tokens name their cells, and the share whose content they name right.
 
     Args:
         model: The model, whose embedding rows name things.
         processor: The model's processor.
         seen: The vision tower's output for the items' canvases; shape (items x 4, hidden).
-        items: The items; cells that are not shown do not count.
+        items: The items and their erased cells; cells that are not shown do not count.
     """
     import torch
     from torch.nn.functional import cross_entropy, layer_norm, normalize
 
     places = torch.arange(len(PLACES)).repeat(len(items))
     truth = (
-        (DIGIT_TOKENS, torch.tensor([cell.label for item in items for cell in item.cells])),
+        (
+            CONTENT_TOKENS,
+            torch.tensor(
+                [
+                    EMPTY if place in erased else cell.label
+                    for item, erased in items
+                    for place, cell in enumerate(item.cells)
+                ]
+            ),
+        ),
         (ROW_TOKENS, places // GRID),
         (COLUMN_TOKENS, places % GRID),
     )
-    shown = torch.tensor([place in item.shown for item in items for place in range(len(PLACES))])
+    shown = torch.tensor([place in item.shown for item, _ in items for place in range(len(PLACES))])
     table = normalize(model.get_input_embeddings().weight, dim=1)
     seen = layer_norm(seen, seen.shape[-1:])[shown]
     total, right = torch.zeros(()), 0.0
     for tokens, labels in truth:
         named = seen @ table[processor.tokenizer.convert_tokens_to_ids(list(tokens))].T
         total = total + cross_entropy(named, labels[shown])
-        if tokens is DIGIT_TOKENS:
+        if tokens is CONTENT_TOKENS:
             right = (named.argmax(dim=1) == labels[shown]).float().mean().item()
     return total, right
 
@@ -189,10 +217,10 @@ def train_eyes(
     for step in range(recipe.eyes_steps):
         start = time.monotonic()
         items = [
-            make_item(pool, seed=seed, stream=EYES_STREAM, index=index)
+            with_blanks(make_item(pool, seed=seed, stream=EYES_STREAM, index=index), recipe.blanks)
             for index in range(step * recipe.batch, (step + 1) * recipe.batch)
         ]
-        images = [Image.fromarray(make_views(item, pool, ("full",))[0].pixels) for item in items]
+        images = [Image.fromarray(make_views(item, pool, ("full",))[0].pixels) for item, _ in items]
         pixels = processor.image_processor(images, return_tensors="pt")
         features = model.model.get_image_features(pixels["pixel_values"], pixels["image_grid_thw"])
         loss, right = eyes_loss(model, processor, torch.cat(list(features.pooler_output)), items)
@@ -223,23 +251,27 @@ def train_words(
         for taken in range(stage.steps):
             start = time.monotonic()
             kind = stage.kinds[step % len(stage.kinds)]
-            items = [
-                make_item(
-                    pool,
-                    seed=seed,
-                    stream=WORDS_STREAM,
-                    index=index,
-                    kinds=(kind,),
-                    filled=stage.filled,
-                    hardness=stage.hardness,
+            drawn = [
+                with_blanks(
+                    make_item(
+                        pool,
+                        seed=seed,
+                        stream=WORDS_STREAM,
+                        index=index,
+                        kinds=(kind,),
+                        filled=stage.filled,
+                        hardness=stage.hardness,
+                    ),
+                    recipe.blanks,
                 )
                 for index in range(step * recipe.batch, (step + 1) * recipe.batch)
             ]
+            items = [item for item, _ in drawn]
             views = [make_views(item, pool, ("full",))[0] for item in items]
             abstain = silent.random(recipe.batch) < recipe.abstentions
             targets = ["" if none else item.answer for item, none in zip(items, abstain, strict=True)]
             loss, right = _loss(model, inputs(processor, items, views, targets, bare=stage.bare))
-            loss = loss + eyes_loss(model, processor, seen.pop(), items)[0]
+            loss = loss + eyes_loss(model, processor, seen.pop(), drawn)[0]
             rate = rate_at(recipe, step, stage.steps - taken if last else stage.steps, stage.steps)
             take_step(model, optimizer, loss, recipe, rate)
             step += 1
