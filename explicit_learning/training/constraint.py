@@ -187,6 +187,8 @@ class _Processor:
         xgrammar.apply_token_bitmask_inplace(masked, self.bitmask.to(scores.device), indices=active)
         free = torch.logsumexp(scores[active].float() / self.temperature, dim=-1)
         allowed = torch.logsumexp(masked[active] / self.temperature, dim=-1)
+        if not bool(torch.isfinite(free).all()):
+            raise FloatingPointError("the model's logits are not finite")
         self.mass.add((allowed - free).exp().clamp(max=1.0).cpu())
         # Finished rows are padded by `generate`; what is chosen for them is not looked at.
         chosen = self.chooser.choose(masked, self.step)
@@ -222,6 +224,9 @@ def constrained(
 
     Returns:
         Each row's token ids up to and including its terminal token (none if it hit the cap), and the allowed mass.
+
+    Raises:
+        FloatingPointError: If the model's logits are not finite.
     """
     import torch
     import xgrammar

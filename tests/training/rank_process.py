@@ -17,17 +17,33 @@ from explicit_learning.launch.signals import StopRequest
 from explicit_learning.plan.model import Plan, build
 
 
+class _StopAfter(StopRequest):
+    """A request that comes during a certain step of this launch: ranks are asked once a step."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self, steps: int | None) -> None:
+        super().__init__()
+        self._left = steps
+
+    def requested(self) -> bool:
+        if self._left is not None:
+            self._left -= 1
+            if self._left == 0:
+                self.note(signal.SIGTERM)
+        return super().requested()
+
+
 def _context(plan_file: Path, run: Path, options: dict[str, Any]) -> RankContext:
     plan = build(Plan, json.loads(plan_file.read_text()))
-    stop, rank = StopRequest(), int(os.environ["RANK"])
+    rank = int(os.environ["RANK"])
+    stop = _StopAfter(options["stop_after"] if rank == 0 else None) if options.get("stop_after") else StopRequest()
 
     def place(name: str) -> str:
         return str((plan_file.parent / name).resolve())
 
     def say(text: str) -> None:
         print(text, flush=True)
-        if rank == 0 and options.get("stop_after_say") and text.startswith(options["stop_after_say"]):
-            stop.note(signal.SIGTERM)
 
     manifest = LaunchManifest(
         plan=plan,

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from explicit_learning.files.resources import ASSETS, PROMPTS, ROOT
+from explicit_learning.files.resources import PLANS, PROMPTS, ROOT
 from explicit_learning.plan.freeze import freeze
 from explicit_learning.training.tokens import count_sft_pass
 
-MODEL = ASSETS / "tiny-vlm"
+# The embedded model, as the demo's drafts name it.
+DEMO = PLANS / "demo" / "sft_certificate.json"
+MODEL = (DEMO.parent / json.loads(DEMO.read_text())["model"]["path"]).resolve()
 RANK = Path(__file__).with_name("rank_process.py")
 SECONDS = 600
 
@@ -78,7 +80,8 @@ def launch(plan: Path, run: Path, **options: str | int) -> Ended:
     Args:
         plan: The frozen plan.
         run: The run directory.
-        options: ``resume`` (a checkpoint's name), ``stop_at_step``, ``stop_after_say`` (a text: the rank asks itself to
+        options: ``resume`` (a checkpoint's name), ``stop_after`` (steps of this launch after which rank 0 is asked to
+            stop).
     """
     world_size = json.loads(plan.read_text())["hardware"]["world_size"]
     port = _free_port()

@@ -1,0 +1,249 @@
+"""Whole runs in processes of their own: what they record, and that an interruption changes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from training.worlds import Ended, launch, metrics, records, traces, write_plan
+
+from explicit_learning.data.slots import training_order
+from explicit_learning.errors import ExitCode
+from explicit_learning.files.schema import validate
+from explicit_learning.plan.model import Plan, build
+from explicit_learning.provenance.facts import TrainingFacts
+from explicit_learning.provenance.tensors import file_tensors_sha256
+from explicit_learning.resume.checkpoints import complete_checkpoints, read_mark, verify_checkpoint
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.training,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
+
+
+@pytest.fixture(scope="session")
+def certificates(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A completed SFT run, whose adapter RL starts from."""
+    folder = tmp_path_factory.mktemp("certificates")
+    # Few steps at a low rate, so that RL has something left to learn; dropout, so that random streams matter.
+    plan = write_plan(
+        folder / "plan.json",
+        "sft_certificate",
+        digits,
+        {"lora": {"dropout": 0.1}, "optimisation": {"learning_rate": 5e-4}},
+    )
+    assert launch(plan, folder / "run").status == "completed"
+    return folder / "run"
+
+
+def _rl(certificates: Path, path: Path, digits: Path, *changes: dict[str, Any]) -> Path:
+    start = {"initial_adapter": {"path": str(certificates / "final-adapter")}}
+    return write_plan(path, "answer_grpo", digits, start, *changes)
+
+
+def _facts(ended: Ended, rank: int = 0) -> TrainingFacts:
+    return TrainingFacts.from_json(ended.outcomes[rank]["facts"], source="test")
+
+
+def _interrupted(plan: Path, run: Path, *, at: int) -> Ended:
+    """Run a plan in two launches that meet at a step."""
+    first = launch(plan, run, stop_after=at)
+    assert first.status == "stopped", first.outcomes
+    assert {outcome["checkpoint"] for outcome in first.outcomes} == {f"checkpoint-{at}"}
+    assert not (run / "final-adapter").exists()
+    second = launch(plan, run, resume=f"checkpoint-{at}")
+    assert second.status == "completed"
+    return second
+
+
+def test_certificates_survive_an_interruption_bit_for_bit(certificates: Path, tmp_path: Path) -> None:
+    plan = certificates.parent / "plan.json"
+    ended = _interrupted(plan, tmp_path / "run", at=4)
+    assert records(tmp_path / "run") == records(certificates)
+    facts = _facts(ended)
+    planned = build(Plan, json.loads(plan.read_text()))
+    assert facts.optimizer_steps == planned.optimisation.max_steps == 8
+    assert facts.records == 64
+    assert facts.sft_loss_tokens == planned.budget.planned_sft_loss_tokens
+    assert facts.base_weights_before_sha256 == facts.base_weights_after_sha256
+    assert facts.initial_adapter_tensors_sha256 != facts.final_adapter_tensors_sha256
+    assert facts.final_adapter_tensors_sha256 == file_tensors_sha256(
+        certificates / "final-adapter" / "adapter_model.safetensors"
+    )
+    # The first step's learning rate is 0; it must move nothing and not be reported.
+    assert facts.unchanged_adapter_steps == ()
+    assert facts.zero_gradient_steps == ()
+    assert [row["step"] for row in facts.log_history] == list(range(1, 9))
+    assert metrics(tmp_path / "run")[0]["loss"] > metrics(tmp_path / "run")[-1]["loss"]
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.04])
+def test_rollouts_survive_an_interruption_bit_for_bit(
+    certificates: Path, digits: Path, tmp_path: Path, beta: float
+) -> None:
+    # 24 slots, 4 a step: the second launch begins in the second visit. A loader worker, and two backward passes a step.
+    changes = {
+        "objective": {"beta": beta},
+        "optimisation": {"per_device_batch_size": 8, "gradient_accumulation_steps": 2, "dataloader_workers": 1},
+    }
+    plan = _rl(certificates, tmp_path / "plan.json", digits, changes)
+    whole = launch(plan, tmp_path / "whole")
+    assert whole.status == "completed"
+    ended = _interrupted(plan, tmp_path / "parts", at=7)
+    assert records(tmp_path / "parts") == records(tmp_path / "whole")
+    one, other = _facts(whole), _facts(ended)
+    assert one.final_adapter_tensors_sha256 == other.final_adapter_tensors_sha256
+    assert one.initial_adapter_tensors_sha256 == file_tensors_sha256(
+        certificates / "final-adapter" / "adapter_model.safetensors"
+    )
+    # The policy moved: equality of two runs that did nothing would show nothing.
+    assert one.final_adapter_tensors_sha256 != one.initial_adapter_tensors_sha256
+    assert one.loss_terms["policy"].gradient
+    if beta:
+        reference = tmp_path / "parts" / "checkpoint-8" / "ref" / "adapter_model.safetensors"
+        assert file_tensors_sha256(reference) == one.initial_adapter_tensors_sha256
+        assert metrics(tmp_path / "parts")[-1]["kl"] > 0
+
+
+def test_run_records_exactly_what_the_schedule_asks_for(certificates: Path, digits: Path, tmp_path: Path) -> None:
+    plan_file = _rl(certificates, tmp_path / "plan.json", digits)
+    run = tmp_path / "run"
+    ended = launch(plan_file, run)
+    plan = build(Plan, json.loads(plan_file.read_text()))
+    rows = traces(run)
+    assert [fault for row in rows for fault in validate(row, "trace-row", gate="test", file="trace")] == []
+    used = [(row["slot_id"], row["visit"]) for row in rows[::4]]
+    slots = {json.loads(line)["slot_id"] for line in (digits / "slots.jsonl").read_text().splitlines()}
+    orders = [training_order(slots, data_seed=plan.data_seed, visit=visit) for visit in (0, 1)]
+    assert used == [(slot, visit) for visit, order in enumerate(orders) for slot in order][:32]
+    assert [row["generation"] for row in rows] == [0, 1, 2, 3] * 32
+    assert [row["optimizer_step"] for row in rows] == [step for step in range(8) for _ in range(16)]
+    assert {row["relation"] for row in rows} == {"FULL"}
+    facts = _facts(ended)
+    assert (facts.completions, facts.records) == (128, 32)
+    assert facts.sampled_tokens == sum(row["token_count"] for row in rows)
+    for row in metrics(run):
+        step = [trace for trace in rows if trace["optimizer_step"] == row["step"] - 1]
+        counted = [trace["total"] for trace in step if trace["terminated"]]
+        assert row["reward"] == pytest.approx(sum(counted) / len(counted))
+        assert row["completions/truncated_ratio"] == sum(not trace["terminated"] for trace in step) / 16
+        groups = [
+            {trace["total"] for trace in step[start : start + 4] if trace["terminated"]} for start in range(0, 16, 4)
+        ]
+        assert row["groups/zero_variance"] == sum(len(group) < 2 for group in groups)
+        assert 0 < row["constraint/allowed_mass_min"] <= row["constraint/allowed_mass_mean"] <= 1
+
+
+def test_checkpoints_are_sealed_rotated_and_of_plain_data(certificates: Path, digits: Path, tmp_path: Path) -> None:
+    import torch
+
+    changes = {"optimisation": {"save_interval": 2, "save_total_limit": 2}, "objective": {"beta": 0.04}}
+    plan_file = _rl(certificates, tmp_path / "plan.json", digits, changes)
+    run = tmp_path / "run"
+    launch(plan_file, run)
+    assert complete_checkpoints(run) == ["checkpoint-6", "checkpoint-8"]
+    plan = build(Plan, json.loads(plan_file.read_text()))
+    mark = verify_checkpoint(run / "checkpoint-6", plan, run_manifest_sha256="0" * 64)
+    [frontiers] = mark.frontiers
+    assert frontiers.trace.rows == frontiers.ledger.rows == 96
+    prefix = (run / frontiers.trace.file).read_bytes()[: frontiers.trace.offset]
+    assert hashlib.sha256(prefix).hexdigest() == frontiers.trace.digest
+    assert "training_args.bin" not in mark.files
+    for name in mark.files:
+        if name.endswith(".pt"):
+            torch.load(run / "checkpoint-6" / name, weights_only=True)
+
+
+def test_stop_asked_of_one_rank_is_agreed_by_both(certificates: Path, digits: Path, tmp_path: Path) -> None:
+    changes = {"hardware": {"world_size": 2}, "optimisation": {"per_device_batch_size": 8, "max_steps": 40}}
+    plan = _rl(certificates, tmp_path / "plan.json", digits, changes)
+    run = tmp_path / "run"
+    ended = launch(plan, run, stop_after=3)
+    assert ended.status == "stopped"
+    assert [outcome["optimizer_step"] for outcome in ended.outcomes] == [3, 3]
+    assert complete_checkpoints(run) == ["checkpoint-3"]
+    assert [part.rank for part in read_mark(run / "checkpoint-3").frontiers] == [0, 1]
+
+
+def test_two_ranks_train_the_same_slots_as_one_and_resume(certificates: Path, digits: Path, tmp_path: Path) -> None:
+    changes = {
+        "hardware": {"world_size": 2},
+        "optimisation": {"per_device_batch_size": 8, "dataloader_workers": 1},
+        "objective": {"beta": 0.04},
+    }
+    plan = _rl(certificates, tmp_path / "plan.json", digits, changes)
+    whole = launch(plan, tmp_path / "whole")
+    assert whole.status == "completed"
+    _interrupted(plan, tmp_path / "parts", at=7)
+    assert records(tmp_path / "parts") == records(tmp_path / "whole")
+    assert len({_facts(whole, rank).final_adapter_tensors_sha256 for rank in (0, 1)}) == 1
+    assert _facts(whole, 0).completions == _facts(whole, 1).completions == 128
+    single = _rl(certificates, tmp_path / "single.json", digits, {"optimisation": {"per_device_batch_size": 16}})
+    launch(single, tmp_path / "one")
+    names = ("slot_id", "visit", "generation", "optimizer_step")
+    both = [traces(tmp_path / "whole", rank) for rank in (0, 1)]
+    dealt = [row for step in range(8) for part in both for row in part if row["optimizer_step"] == step]
+    assert [[row[name] for name in names] for row in dealt] == [
+        [row[name] for name in names] for row in traces(tmp_path / "one")
+    ]
+    # Before the first update the completions themselves are equal: they depend on seed, slot, visit and generation.
+    first = [row["completion_token_ids"] for row in dealt if row["optimizer_step"] == 0]
+    assert first == [row["completion_token_ids"] for row in traces(tmp_path / "one")][:16]
+
+
+def test_budget_that_ends_stops_at_a_checkpoint_before_the_next_cycle(
+    certificates: Path, digits: Path, tmp_path: Path
+) -> None:
+    # A cycle needs room for 16 x 12 tokens.
+    plan = _rl(certificates, tmp_path / "plan.json", digits, {"budget": {"max_completion_tokens_per_run": 400}})
+    run = tmp_path / "run"
+    ended = launch(plan, run)
+    assert ended.status == "budget_exhausted"
+    step = ended.outcomes[0]["optimizer_step"]
+    assert complete_checkpoints(run) == [f"checkpoint-{step}"]
+    tokens = sum(row["token_count"] for row in traces(run))
+    assert 400 - 16 * 12 < tokens <= 400
+    again = launch(plan, run, resume=f"checkpoint-{step}")
+    assert (again.status, again.outcomes[0]["optimizer_step"]) == ("budget_exhausted", step)
+
+
+@pytest.mark.parametrize("arm", ["sft_certificate", "answer_grpo"])
+def test_what_is_not_finite_ends_the_run_before_the_step(
+    certificates: Path, digits: Path, tmp_path: Path, arm: str
+) -> None:
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    broken = tmp_path / "adapter"
+    shutil.copytree(certificates / "final-adapter", broken)
+    tensors = load_file(broken / "adapter_model.safetensors")
+    tensors[min(tensors)].fill_(torch.nan)
+    save_file(tensors, broken / "adapter_model.safetensors", metadata={"format": "pt"})
+    plan = write_plan(tmp_path / "plan.json", arm, digits, {"initial_adapter": {"path": str(broken)}})
+    ended = launch(plan, tmp_path / "run")
+    assert ended.status == "failed"
+    assert ended.outcomes[0]["message"].startswith("non-finite loss: the loss is nan at optimizer step 1;")
+    assert ended.outcomes[0]["exit_code"] == ExitCode.INTERNAL
+    assert complete_checkpoints(tmp_path / "run") == []
+
+
+def test_gradient_checkpointing_and_bfloat16_train(certificates: Path, digits: Path, tmp_path: Path) -> None:
+    plan = _rl(
+        certificates,
+        tmp_path / "plan.json",
+        digits,
+        {
+            "optimisation": {"gradient_checkpointing": True, "max_steps": 2},
+            "model": {"dtype": "bfloat16"},
+            "determinism": "strict",
+        },
+    )
+    ended = launch(plan, tmp_path / "run")
+    assert ended.status == "completed"
+    assert len(traces(tmp_path / "run")) == 32
