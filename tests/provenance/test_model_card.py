@@ -32,7 +32,7 @@ def test_front_matter(rl: Run) -> None:
     empty, front, body = card(rl).split("---\n", 2)
     assert empty == ""
     assert yaml.safe_load(front) == {
-        "base_model": "assets/tiny-vlm",
+        "base_model": "tiny-vlm/model",
         "library_name": "peft",
         "pipeline_tag": "image-text-to-text",
         "tags": ["lora", "explicit-learning", "answer_grpo"],
