@@ -47,6 +47,8 @@ from explicit_learning.training.collectives import barrier
 from explicit_learning.training.model import ADAPTER
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from torch.utils.data import Sampler
     from transformers import Trainer
 
@@ -211,13 +213,20 @@ class DurableTrainer(_Base):
         return {"loop": self.loop.counters.to_json(), "trainer": self._pending(), "steps": steps}
 
     def _pending(self) -> dict[str, Any]:
-        """Return what the trainer has gathered since it last logged, and totals that its own state leaves out."""
+        """Return what the trainer has gathered since it last logged, and totals that its own state leaves out.
+
+        Metrics are written as hexadecimal floats: exact, and able to be NaN (a group without a scored completion),
+        which JSON is not.
+        """
         return {
             "loss_sum": float(self._tr_loss),
             "last_logged": int(self._globalstep_last_logged),
-            "metrics": {name: list(values) for name, values in self._metrics["train"].items()},
+            "metrics": {name: [float(value).hex() for value in values] for name, values in self._gathered()},
             "total_tokens": int(self._total_train_tokens),
         }
+
+    def _gathered(self) -> Iterable[tuple[str, list[float]]]:
+        return ((name, values) for name, values in self._metrics["train"].items() if values)
 
     def optimizer_and_scheduler(self) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
         """Return what training has made by the time it is asked for."""
@@ -289,7 +298,8 @@ class DurableTrainer(_Base):
         pending = counters["trainer"]
         self._tr_loss += pending["loss_sum"]
         self._globalstep_last_logged = pending["last_logged"]
-        self._metrics["train"].update(pending["metrics"])
+        metrics = {name: list(map(float.fromhex, values)) for name, values in pending["metrics"].items()}
+        self._metrics["train"].update(metrics)
         self._total_train_tokens = pending["total_tokens"]
         self.counters_as_loaded = state_sha256(self.counted())
         self.resumed.append("counters")
