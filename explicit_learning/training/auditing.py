@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.errors import ExitCode, Fault, Refusal
+from explicit_learning.plan.rules import SMOKE_STOP_STEP
 from explicit_learning.provenance.events import append_event
 from explicit_learning.resume.adapters import adapter_tensors
 from explicit_learning.resume.audit import (
@@ -119,8 +120,8 @@ def _audit(trainer: DurableTrainer) -> None:
         as_loaded=live_components(trainer) | {"counters": trainer.counters_as_loaded},
     )
     ranks: list[RankAudit] = gather(own, context.world_size)
-    smoke = manifest.plan.run_mode == "smoke"
-    boundary = prove_boundary(manifest, [rank.process_nonce for rank in ranks]) if smoke else None
+    second_phase = manifest.plan.run_mode == "smoke" and step == SMOKE_STOP_STEP
+    boundary = prove_boundary(manifest, [rank.process_nonce for rank in ranks]) if second_phase else None
     document: dict[str, Any] = audit_document(manifest, ranks, boundary, step=step)
     file = audit_file(manifest)
     if context.rank == 0:

@@ -30,12 +30,12 @@ class Launch:
     log: Path
 
     @classmethod
-    def of(cls, plan: Path, run: Path, *options: str) -> Self:
+    def of(cls, plan: Path, run: Path, *options: str, command: str = "run") -> Self:
         log = run.parent / f"{run.name}.console"
-        command = [sys.executable, str(ROOT / "entrypoint.py"), "run", str(plan), "--out", str(run), *options]
+        words = [sys.executable, str(ROOT / "entrypoint.py"), command, str(plan), "--out", str(run), *options]
         with log.open("ab") as stream:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, process_group=0, cwd=run.parent
+                words, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, process_group=0, cwd=run.parent
             )
         return cls(process=process, log=log)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +16,7 @@ from explicit_learning.files.resources import ROOT
 from explicit_learning.files.schema import validate
 from explicit_learning.plan.load import load_plan
 from explicit_learning.plan.smoke import smoke_plan, write_smoke_plan
+from explicit_learning.resume.checkpoints import complete_checkpoints
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,11 +74,23 @@ def test_phase_one_by_run_and_phase_two_by_smoke(world: World, tmp_path: Path) -
     assert smoke(main, run).returncode == 73
 
 
-def test_both_phases_of_a_certificate_plan(world: World, tmp_path: Path) -> None:
+def test_an_interrupted_smoke_run_goes_on(world: World, tmp_path: Path) -> None:
     main, run = world.plan("sft_certificate", 1), tmp_path / "run"
+    with Launch.of(main, run, command="smoke") as launch:
+        while not (run / "metrics.jsonl").is_file() or not (run / "metrics.jsonl").stat().st_size:
+            assert launch.process.poll() is None, launch.text()
+            time.sleep(0.02)
+        launch.process.send_signal(signal.SIGTERM)
+        assert launch.wait() == 75, launch.text()
+    (stopped,) = complete_checkpoints(run)
+    assert stopped in {"checkpoint-1", "checkpoint-2", "checkpoint-3", "checkpoint-4"}
     done = smoke(main, run)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert (answer["ok"], answer["plan"]) == (True, str(tmp_path / "run.plan.json"))
     assert json.loads((run / "smoke-resume-boundary.json").read_bytes())["ranks"][0]["ledger"] is None
-    assert json.loads((run / "training-complete.json").read_bytes())["resume_probe"]["audits"][0]["passed"]
+    probe = json.loads((run / "training-complete.json").read_bytes())["resume_probe"]
+    assert [(audit["checkpoint"], audit["passed"]) for audit in probe["audits"]] == [
+        (stopped, True),
+        ("checkpoint-5", True),
+    ]
