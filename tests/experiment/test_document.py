@@ -1,0 +1,113 @@
+"""An experiment names drafts; what its arms must share is checked before anything is trained."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plan.golden import PLAN
+
+from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.experiment.document import narrow, read_experiment
+from explicit_learning.experiment.runner import SHARED, RunOfStage, comparison_faults, stage_folder
+from explicit_learning.files.resources import PLANS
+
+DEMO = PLANS / "demo" / "experiment.json"
+
+
+def write(folder: Path, **changes: Any) -> Path:
+    document = json.loads(DEMO.read_text()) | changes
+    for kind in ("sft", "rl"):
+        document[kind] = [name if "/" in name else str(DEMO.parent / name) for name in document[kind]]
+    path = folder / "experiment.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+def refused(path: Path) -> dict[str, str]:
+    with pytest.raises(Refusal) as caught:
+        read_experiment(path)
+    return {fault.pointer or "": fault.fix for fault in caught.value.faults}
+
+
+def test_the_embedded_experiments_name_arms_that_exist() -> None:
+    full, quick = read_experiment(DEMO), read_experiment(DEMO.with_name("experiment-quick.json"))
+    arms = ["answer_grpo", "intervention_grpo", "defacto", "papo", "evi_po"]
+    assert [stage.arm for stage in full.rl] == [stage.arm for stage in quick.rl] == arms
+    assert full.initial_adapter_from == quick.initial_adapter_from == "sft_certificate"
+
+
+def test_overrides_reach_every_draft_of_a_kind(tmp_path: Path) -> None:
+    experiment = read_experiment(write(tmp_path, overrides={"rl": {"optimisation": {"max_steps": 7}}}))
+    assert {stage.draft["optimisation"]["max_steps"] for stage in experiment.rl} == {7}
+    assert all(stage.draft["optimisation"]["per_device_batch_size"] > 1 for stage in experiment.rl)
+    assert "max_steps" not in experiment.sft[0].draft["optimisation"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [
+        ({"seeds": []}, "/seeds"),
+        ({"seeds": [1, 1]}, "/seeds"),
+        ({"sft": []}, "/sft"),
+        ({"colour": 1}, "/colour"),
+        ({"initial_adapter_from": "sft_answer"}, "/initial_adapter_from"),
+        ({"rl": ["sft_answer.json"]}, "/rl/0"),
+        ({"sft": ["answer_grpo.json"]}, "/sft/0"),
+        ({"data": {}}, "/data"),
+        ({"data": {"digits": {}, "manifest": "x"}}, "/data"),
+    ],
+)
+def test_a_wrong_document_is_refused_by_field(tmp_path: Path, changes: dict[str, Any], pointer: str) -> None:
+    assert pointer in refused(write(tmp_path, **changes))
+
+
+def test_a_missing_draft_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Refusal) as caught:
+        read_experiment(write(tmp_path, rl=["./absent.json"]))
+    assert caught.value.faults[0].file == str(tmp_path / "absent.json")
+
+
+def test_only_some_arms_and_one_seed() -> None:
+    experiment = narrow(read_experiment(DEMO), arms=["Answer-GRPO", "evi_po"], seed=4)
+    assert [stage.arm for stage in experiment.rl] == ["answer_grpo", "evi_po"]
+    assert experiment.seeds == (4,)
+    assert [stage.arm for stage in experiment.sft] == ["sft_certificate"]
+
+
+@pytest.mark.parametrize("name", ["answer_gpro", "evi_po_ce"])
+def test_an_arm_that_is_not_in_the_experiment_is_a_usage_error(name: str) -> None:
+    with pytest.raises(Refusal) as caught:
+        narrow(read_experiment(DEMO), arms=[name], seed=None)
+    assert caught.value.exit_code == ExitCode.USAGE
+
+
+def test_folders_name_the_seed_only_where_there_are_several(tmp_path: Path) -> None:
+    one = read_experiment(write(tmp_path, seeds=[3]))
+    assert stage_folder(tmp_path, one, "papo", 3) == tmp_path / "papo"
+    two = read_experiment(write(tmp_path, seeds=[3, 4]))
+    assert stage_folder(tmp_path, two, "papo", 3) == tmp_path / "papo-seed3"
+
+
+def run_of(plan: dict[str, Any], name: str) -> RunOfStage:
+    return RunOfStage(arm=name, seed=0, plan_file=Path(f"{name}.json"), plan=plan, folder=Path(name))
+
+
+def test_plans_that_agree_may_be_compared() -> None:
+    other = copy.deepcopy(PLAN) | {"arm": "defacto", "run_id": "defacto", "seed": 9}
+    assert comparison_faults([run_of(PLAN, "a"), run_of(other, "b")]) == []
+
+
+@pytest.mark.parametrize("pointer", SHARED)
+def test_every_shared_field_is_compared(pointer: str) -> None:
+    other = copy.deepcopy(PLAN)
+    *parents, name = pointer.split("/")[1:]
+    holder = other
+    for parent in parents:
+        holder = holder[parent]
+    holder[name] = "different"
+    (fault,) = comparison_faults([run_of(PLAN, "a"), run_of(other, "b")])
+    assert (fault.file, fault.pointer, fault.found) == ("b.json", pointer, "different")
