@@ -23,22 +23,32 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["CODES", "POINTS", "WAYS", "Point", "Strike", "Way", "is_possible", "launched_until", "strike"]
+__all__ = ["CODES", "ENDS", "POINTS", "WAYS", "Point", "Strike", "Way", "is_possible", "launched_until", "strike"]
 
-Point = Literal["before first checkpoint", "mid-step", "mid-append", "mid-checkpoint", "after marker"]
+Point = Literal["before first checkpoint", "mid-step", "mid-append", "mid-checkpoint", "before marker", "after marker"]
 Way = Literal["rank", "launcher", "tree", "disk full"]
 # In the order in which a run meets them.
-POINTS: tuple[Point, ...] = ("before first checkpoint", "mid-step", "mid-append", "mid-checkpoint", "after marker")
+POINTS: tuple[Point, ...] = (
+    "before first checkpoint",
+    "mid-step",
+    "mid-append",
+    "mid-checkpoint",
+    "before marker",
+    "after marker",
+)
+# Behind the last step: no rank is sure to be left, and no step in which a disk could fill up.
+ENDS: tuple[Point, ...] = ("before marker", "after marker")
 WAYS: tuple[Way, ...] = ("rank", "launcher", "tree", "disk full")
 # How the launch must end: a killed rank is a failure, a killed launcher says nothing, a full disk is an I/O error.
 CODES: dict[Way, int] = {"rank": 70, "launcher": -9, "tree": -9, "disk full": 74}
 
 MARKER = "training-complete.json"
+ADAPTER = "final-adapter"
 
 
 def is_possible(point: Point, way: Way) -> bool:
-    """Return whether a way exists at a point: behind the marker no rank is left, and no disk fills up."""
-    return point != "after marker" or way in {"launcher", "tree"}
+    """Return whether a way exists at a point."""
+    return point not in ENDS or way in {"launcher", "tree"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +85,8 @@ class _Moment:
 
     def is_now(self, change: Change) -> bool:
         """Return whether a change marks the point."""
-        if self._wanted.point == "after marker":
-            return change == Change(MARKER, "moved")
+        if self._wanted.point in ENDS:
+            return change == Change(MARKER if self._wanted.point == "after marker" else ADAPTER, "moved")
         if self._wanted.point == "mid-checkpoint":
             return self._is_in_new_checkpoint(change)
         path = self._run / change.path
@@ -166,7 +176,7 @@ def _was_hit(point: Point, run: Path) -> bool:
     if point == "after marker":
         status = json.loads((run / "run-manifest.json").read_bytes())["status"]
         return (run / MARKER).exists() and status != "completed"
-    return not (run / MARKER).exists()
+    return not (run / MARKER).exists() and (point != "before marker" or (run / ADAPTER).exists())
 
 
 def _rows(path: Path) -> int:
