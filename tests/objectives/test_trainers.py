@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -128,3 +129,26 @@ def test_backward_passes_and_rows_per_forward_do_not_change_what_is_trained(trai
     for name in ("evi_po/shift", "evi_po/evidence", "evi_po/delta", "grad_norm"):
         assert parts[0][name] == pytest.approx(whole[0][name], rel=1e-4, abs=1e-6)
         assert narrow[0][name] == pytest.approx(whole[0][name], rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("arm", ["papo", "evi_po"])
+def test_stopping_and_resuming_changes_not_one_bit(
+    train: Callable[..., Run], world: World, tmp_path: Path, arm: str
+) -> None:
+    from objectives.world import context, frozen
+
+    from explicit_learning.training import backend
+
+    optimisation = {"max_steps": 4, "save_interval": 2}
+    whole, metrics, run = train(arm, optimisation=optimisation)
+    changes = {"generation": GENERATION, "optimisation": {**OPTIMISATION, **optimisation}}
+    plan, other = frozen(world, arm, f"{tmp_path.name}-resumed", **changes), tmp_path / "resumed"
+    other.mkdir()
+    shutil.copy(world.folder / f"{tmp_path.name}-resumed.json", other / "plan.json")
+    assert backend.run(context(world, plan, other, stop=2)).status == "stopped"
+    outcome = backend.run(context(world, plan, other, resume="checkpoint-2"))
+    assert outcome.status == "completed"
+    assert final_digest(outcome.facts) == final_digest(whole)
+    assert outcome.facts["loss_terms"] == whole["loss_terms"]
+    assert completions(other) == completions(run)
+    assert [json.loads(line) for line in (other / "metrics.jsonl").read_text().splitlines()] == metrics

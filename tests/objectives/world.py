@@ -146,8 +146,10 @@ def frozen(world: World, arm: str, name: str, **changes: Mapping[str, Any]) -> P
     return build(Plan, plan)
 
 
-def context(world: World, plan: Plan, run: Path, *, rank: int = 0) -> RankContext:
-    """Return a rank's place in a fresh run."""
+def context(
+    world: World, plan: Plan, run: Path, *, rank: int = 0, resume: str | None = None, stop: int | None = None
+) -> RankContext:
+    """Return a rank's place in a run: a fresh one, or one that goes on at a checkpoint; ``stop`` ends it early."""
     run.mkdir(parents=True, exist_ok=True)
     manifest = LaunchManifest(
         plan=plan,
@@ -163,9 +165,9 @@ def context(world: World, plan: Plan, run: Path, *, rank: int = 0) -> RankContex
         run_manifest_sha256="0" * 64,
         running_commit="0" * 40,
         launch_id="test",
-        resume_checkpoint=None,
+        resume_checkpoint=resume,
         report_to=(),
-        stop_at_step=None,
+        stop_at_step=stop,
     )
     return RankContext(
         manifest=manifest,
