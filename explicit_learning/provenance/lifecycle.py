@@ -122,6 +122,7 @@ def prepare_run(
             _create(run, plan, plan_bytes, hardware, image)
         manifest = read_run_manifest(run)
         sha256 = manifest["run_manifest_sha256"]
+        _remove_half_written(run)
         if (run / MARKER_NAME).exists() and manifest["status"] != "completed":
             _finalise(run, manifest)
             return Preparation(action="finalise", checkpoint=None, run_manifest_sha256=sha256)
@@ -320,13 +321,17 @@ def _check_not_ended(run: Path, status: str) -> None:
         raise _refusal(run, found, expected, fix, ExitCode.BUDGET_EXHAUSTED)
 
 
-def _tidy(run: Path) -> None:
-    """Move aside what a kill left half-written, and report it."""
+def _remove_half_written(run: Path) -> None:
+    """Remove files and folders that a kill kept from getting their names: nobody has ever seen them."""
     for path in sorted(run.rglob(f"{TEMPORARY_PREFIX}*")):
         if path.is_dir():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)  # it may have gone with its folder
+
+
+def _tidy(run: Path) -> None:
+    """Move aside what a kill left incomplete, and report it."""
     for stored in set_aside_incomplete(run):
         append_event(run, "set-aside", {"what": "half-written checkpoint", "stored": stored})
         say(f"half-written checkpoint moved to {stored}")

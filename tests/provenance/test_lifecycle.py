@@ -313,6 +313,7 @@ def test_a_crash_between_marker_and_manifest_is_only_finalised(rl: Run) -> None:
     after = (rl.folder / "run-manifest.json").read_bytes()
     (rl.folder / "run-manifest.json").write_bytes(before)
     files = snapshot(rl.folder)
+    (rl.folder / ".writing-abc-run-manifest.json").write_bytes(after[:100])  # killed before it got its name
     assert rl.prepare().action == "finalise"
     assert (rl.folder / "run-manifest.json").read_bytes() == after
     assert kinds(rl)[-1] == "finalise"
