@@ -181,6 +181,7 @@ def launch(
 def _log_to(path: Path) -> None:
     """Send what torch's agent logs to a file: its tables about failed children would bury the cause on the console."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    logging.raiseExceptions = False  # a log that cannot be written, on a full disk, would bury it too
     logging.basicConfig(filename=path, format="%(asctime)s %(name)s %(message)s")
     for name, logger in logging.root.manager.loggerDict.items():
         if name.partition(".")[0] == "torch" and isinstance(logger, logging.Logger):
