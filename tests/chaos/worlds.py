@@ -23,7 +23,7 @@ __all__ = ["ARMS", "World", "small_disk"]
 SIZE = Size(sft_items=48, slot_groups=2, evaluation_groups=2)
 STEPS = 8
 SHAPE: dict[str, Any] = {
-    "optimisation": {"max_steps": STEPS, "per_device_batch_size": 16, "save_interval": 2, "save_total_limit": 20},
+    "optimisation": {"max_steps": STEPS, "per_device_batch_size": 16, "save_interval": 2, "save_total_limit": 6},
     # Hot, so that the completions of a group differ: without that no step has a gradient, and nothing could be lost.
     "generation": {"num_generations": 4, "temperature": 2.0},
 }
@@ -89,7 +89,7 @@ class World:
 
 
 @contextmanager
-def small_disk(folder: Path, mebibytes: int = 512) -> Iterator[Path]:
+def small_disk(folder: Path, mebibytes: int = 128) -> Iterator[Path]:
     """Mount a small file system in memory; needs the right to mount."""
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "none", str(folder)]
