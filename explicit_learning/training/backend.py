@@ -49,6 +49,7 @@ def run(context: RankContext) -> RankOutcome:
     from explicit_learning.training.final_adapter import write_final_adapter
     from explicit_learning.training.metrics import MetricsFile
     from explicit_learning.training.model import ADAPTER, base_tensors, build_policy
+    from explicit_learning.training.step_loop import peak_memory_bytes
 
     manifest = context.manifest
     plan = manifest.plan
@@ -80,7 +81,9 @@ def run(context: RankContext) -> RankOutcome:
     if loop.before_first_step is not None:  # the checkpoint was the last step's: nothing has needed the streams yet
         trainer.restore_streams(str(checkpoint))
         loop.check_before_first_step()
-    facts: dict[str, Any] = {}
+    # What a launch that only stopped can say of itself; the event log keeps it for the marker.
+    peak = peak_memory_bytes(trainer.args.device)
+    facts: dict[str, Any] = {"peak_memory_bytes": peak, "device_seconds": loop.seconds}
     if loop.status == "completed":
         facts = _facts(trainer, initial_digest=initial_digest, before=before).to_json()
         if context.rank == 0:
