@@ -10,7 +10,7 @@ from chaos.array import chains
 from chaos.comparing import compare
 from chaos.launching import Launch
 from chaos.strikes import CODES, Strike, strike
-from chaos.worlds import small_disk
+from chaos.worlds import may_mount, small_disk
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,9 +31,11 @@ TRIES = 3
 def test_a_struck_run_ends_like_one_that_was_left_alone(
     world: World, tmp_path: Path, arm: str, ranks: int, chain: list[Strike]
 ) -> None:
+    needs_disk = any(each.way == "disk full" for each in chain)
+    if needs_disk and not may_mount():
+        pytest.skip("filling a disk needs the right to mount a small one")
     plan, steps, reference = world.plan(arm, ranks), world.steps(arm, ranks), world.reference(arm, ranks)
     with ExitStack() as stack:
-        needs_disk = any(each.way == "disk full" for each in chain)
         disk = stack.enter_context(small_disk(tmp_path / "disk")) if needs_disk else None
         run = (disk or tmp_path) / "run"
         for wanted in chain:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["ARMS", "World", "small_disk"]
+__all__ = ["ARMS", "World", "may_mount", "small_disk"]
 
 # 8 slots: 32 slot visits of 8 steps with four slots each cross epochs.
 SIZE = Size(sft_items=48, slot_groups=2, evaluation_groups=2)
@@ -86,6 +87,16 @@ class World:
             moving = sum(row["grad_norm"] > 0 for row in rows)
             assert moving > len(rows) / 2, f"only {moving} steps of {run.name} have a gradient: it would prove little"
         return run
+
+
+def may_mount() -> bool:
+    """Return whether a small file system can be mounted here."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", folder]
+        if subprocess.run(command, check=False, capture_output=True).returncode:
+            return False
+        subprocess.run(["umount", folder], check=True)
+        return True
 
 
 @contextmanager
