@@ -12,7 +12,7 @@ import io
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.data.digits.canvas import CANVAS, HARDNESS, Hardness
+from explicit_learning.data.digits.canvas import CANVAS, Hardness
 from explicit_learning.data.digits.items import STATES, Item, View, make_item, make_views
 from explicit_learning.data.digits.pools import Pool, load_pool
 from explicit_learning.files.atomic import new_folder, write_json
@@ -33,6 +33,11 @@ TRAINING_VIEWS = ("full", "control", "missing-erased", "substitute")
 EVALUATION_VIEWS = tuple(STATES)
 
 
+# Easier to read than what the tiny model was pretrained on: it leaves a digit's absence visible enough for a short SFT
+# stage to teach abstention, and room for RL to differ by arm.
+HARDNESS = Hardness(noise=80, fragments=2, fragment_side=2, dropout=0.08, jitter=2)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
     """How much to write, and how hard.
@@ -51,8 +56,8 @@ class Size:
 
 
 SIZES = {
-    "quick": Size(sft_items=96, slot_groups=12, evaluation_groups=20),
-    "demo": Size(sft_items=320, slot_groups=40, evaluation_groups=50),
+    "quick": Size(sft_items=480, slot_groups=20, evaluation_groups=20),
+    "demo": Size(sft_items=960, slot_groups=60, evaluation_groups=50),
 }
 
 

@@ -204,4 +204,5 @@ def test_the_named_sizes_exercise_every_kind_with_every_relation(tmp_path: Path)
     seen = {(row["answer_type"], row["relation"]) for row in rows_of(tmp_path / "quick" / "sft_certificate.jsonl")}
     assert len(seen) == len(set(KINDS)) * 4
     assert SIZES["demo"].sft_items > SIZES["quick"].sft_items
-    assert SIZES["demo"].hardness == HARDNESS
+    # What was learnt on hard cells is asked on easier ones, so that a short SFT stage can teach abstention.
+    assert SIZES["demo"].hardness.noise < HARDNESS.noise
