@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from assets.making.pretrain import RECIPE
 from explicit_learning.data.digits.items import make_item, make_views
 from explicit_learning.data.digits.pools import load_pool
 from explicit_learning.files.hashing import sha256_file, snapshot, snapshot_sha256
@@ -38,6 +40,10 @@ def test_files_are_those_of_the_record(record: dict[str, Any]) -> None:
     assert snapshot_sha256(MODEL) == record["snapshot_sha256"]
     assert sha256_file(FOLDER / "pretraining.jsonl") == record["log_sha256"]
     assert record["prompt_sha256"] == sha256_file(PROMPTS / "common_system.txt")
+
+
+def test_the_recipe_in_the_repository_is_the_one_that_made_it(record: dict[str, Any]) -> None:
+    assert json.loads(json.dumps(dataclasses.asdict(RECIPE))) == record["recipe"]
 
 
 def test_everything_together_is_at_most_three_megabytes() -> None:
@@ -153,8 +159,7 @@ def test_it_answers_as_well_as_recorded(model: Any, processor: Any, record: dict
 
 
 @pytest.mark.training
-def test_it_looks_at_the_image(model: Any, processor: Any) -> None:
-    """Its answers follow the substituted digit, which a model that ignores the image could not."""
+def test_its_answers_follow_the_digit_that_was_put_in_its_place(model: Any, processor: Any) -> None:
     from assets.making.measure import measure
 
     figures = measure(model, processor, count=50, view_ids=("substitute",))
