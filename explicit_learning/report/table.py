@@ -12,7 +12,7 @@ __all__ = ["evaluation_table"]
 
 RATE = {"FULL": "accuracy", "CONTROL": "accuracy", "MISSING": "abstention", "SUBSTITUTE": "flips"}
 TITLE = {"FULL": "FULL\nright", "CONTROL": "CONTROL\nright", "SUBSTITUTE": "SUBSTITUTE\nflips"}
-WIDTH = 110
+WIDTH = 140
 
 
 def evaluation_table(
@@ -31,7 +31,7 @@ def evaluation_table(
         {state for _, found in evaluations for state in found["relations"].get("MISSING", {}).get("states", {})}
     )
     table = Table(caption="share of held-out questions; MISSING: share of abstentions, per removal operator")
-    table.add_column("model")
+    table.add_column("model", no_wrap=True)
     for title in (TITLE["FULL"], TITLE["CONTROL"]):
         table.add_column(title, justify="right")
     for operator in operators:

@@ -1,0 +1,107 @@
+"""A run as a user starts it: from a draft, in an odd folder, to a completed run that is refused the second time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from explicit_learning.files.hashing import sha256_file
+from explicit_learning.files.resources import PLANS, ROOT
+from explicit_learning.provenance.tensors import file_tensors_sha256
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.training
+
+ROWS = 32
+
+
+def el(*words: Any, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "entrypoint.py"), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+
+
+def test_from_a_draft_to_a_completed_run_and_its_evaluation(tmp_path: Path, digits_manifest: Path) -> None:
+    place = tmp_path / "ä folder with spaces"
+    place.mkdir()
+    # 8 rows a step, and a cap of some 8 tokens a row: a few steps of one deterministic pass.
+    cap = ROWS * 8
+    frozen = el(
+        "freeze",
+        PLANS / "demo" / "sft_certificate.json",
+        "-o",
+        "plan.json",
+        "--set",
+        f"data={json.dumps({'manifest': str(digits_manifest)})}",
+        "--set",
+        f"budget.max_sft_loss_tokens={cap}",
+        "--set",
+        "optimisation.save_interval=2",
+        cwd=place,
+    )
+    assert frozen.returncode == 0, frozen.stderr
+    plan = json.loads((place / "plan.json").read_text())
+    assert 0 < plan["budget"]["planned_sft_loss_tokens"] <= cap
+
+    first = el("plan.json", cwd=place)
+    assert first.returncode == 0, first.stderr
+    run = place / "runs" / plan["run_id"]
+    marker = json.loads((run / "training-complete.json").read_text())
+    manifest = json.loads((run / "run-manifest.json").read_text())
+    steps = plan["optimisation"]["max_steps"]
+    assert manifest["status"] == "completed"
+    assert manifest["trained"] is True
+    assert manifest["completion"]["completion_marker_sha256"] == sha256_file(run / "training-complete.json")
+    assert marker["counts"]["optimizer_steps"] == steps
+    assert marker["counts"]["sft_loss_tokens"] == plan["budget"]["planned_sft_loss_tokens"]
+    weights = run / "final-adapter" / "adapter_model.safetensors"
+    assert file_tensors_sha256(weights) in json.dumps(marker)
+    assert (
+        "el run" in (run / "final-adapter" / "README.md").read_text() or (run / "final-adapter" / "README.md").exists()
+    )
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == list(range(1, steps + 1))
+    assert (run / "logs" / "rank-0.log").stat().st_size > 0
+
+    second = el("plan.json", cwd=place)
+    assert second.returncode == 73
+    assert "this run is already complete" in second.stderr
+
+    evaluated = el("evaluate", run, "--json", cwd=place)
+    assert evaluated.returncode == 0, evaluated.stderr
+    (evaluation,) = json.loads(evaluated.stdout)["evaluations"]
+    assert evaluation["rows"] == sum(block["rows"] for block in evaluation["relations"].values())
+    assert evaluation["malformed"] == 0, "decoding is constrained to the answer contract"
+
+
+def test_a_run_by_another_environment_is_refused_before_it_starts(tmp_path: Path, digits_manifest: Path) -> None:
+    frozen = el(
+        "freeze",
+        PLANS / "demo" / "answer_grpo.json",
+        "-o",
+        "plan.json",
+        "--set",
+        f"data={json.dumps({'manifest': str(digits_manifest)})}",
+        cwd=tmp_path,
+    )
+    assert frozen.returncode == 0, frozen.stderr
+    extra = tmp_path / "site" / "somebody_else-1.0.dist-info"
+    extra.mkdir(parents=True)
+    (extra / "METADATA").write_text("Metadata-Version: 2.1\nName: somebody-else\nVersion: 1.0\n")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "entrypoint.py"), "run", "plan.json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path / "site")},
+    )
+    assert done.returncode == 78
+    assert "somebody-else" in done.stderr
+    assert not (tmp_path / "runs").exists()
