@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import ValidationError
 
 __all__ = ["end_is_end", "load_schema", "pointer", "validate", "validator"]
 
@@ -46,11 +45,10 @@ def validator(name: str) -> Draft202012Validator:
     return strict(load_schema(name))
 
 
-def _pattern(_validator: object, pattern: str, instance: object, _schema: object) -> Iterator[ValidationError]:
-    from jsonschema.exceptions import ValidationError
+def _pattern(_validator: object, pattern: str, instance: object, _schema: object) -> Iterator[Any]:
 
     if isinstance(instance, str) and not re.search(end_is_end(pattern), instance):
-        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+        yield Any(f"{instance!r} does not match {pattern!r}")
 
 
 def end_is_end(pattern: str) -> str:
@@ -58,12 +56,12 @@ def end_is_end(pattern: str) -> str:
     return f"{pattern[:-1]}\\Z" if pattern.endswith("$") and not pattern.endswith("\\$") else pattern
 
 
-def pointer(parts: Any) -> str:  # noqa: ANN401 - a deque of names and indices
+def pointer(parts: Any) -> str:
     """Return the JSON pointer (RFC 6901) of a path of names and indices."""
     return "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in parts)
 
 
-def validate(value: Any, name: str, *, gate: str, file: str) -> list[Fault]:  # noqa: ANN401 - any JSON value
+def validate(value: Any, name: str, *, gate: str, file: str) -> list[Fault]:
     """Return every way in which a value breaks a schema, in document order.
 
     Args:
@@ -76,7 +74,7 @@ def validate(value: Any, name: str, *, gate: str, file: str) -> list[Fault]:  # 
     return sorted(dict.fromkeys(faults), key=lambda fault: fault.pointer or "")
 
 
-def _faults(error: ValidationError, gate: str, file: str) -> Iterator[Fault]:
+def _faults(error: Any, gate: str, file: str) -> Iterator[Fault]:
     if error.validator in {"anyOf", "oneOf"}:
         branch = _nearest_branch(error)
         if branch:
@@ -111,9 +109,9 @@ def _faults(error: ValidationError, gate: str, file: str) -> Iterator[Fault]:
         )
 
 
-def _nearest_branch(error: ValidationError) -> list[ValidationError]:
+def _nearest_branch(error: Any) -> list[Any]:
     """Of a failed ``anyOf``, return the errors of the branch whose type fits the value, if there is just one."""
-    branches: dict[int, list[ValidationError]] = {}
+    branches: dict[int, list[Any]] = {}
     for child in error.context or ():
         branches.setdefault(int(child.schema_path[0]), []).append(child)
     fitting = [
@@ -124,7 +122,7 @@ def _nearest_branch(error: ValidationError) -> list[ValidationError]:
     return fitting[0] if len(fitting) == 1 else []
 
 
-def _unknown_fields(error: ValidationError, where: str, gate: str, file: str) -> Iterator[Fault]:
+def _unknown_fields(error: Any, where: str, gate: str, file: str) -> Iterator[Fault]:
     known = list(error.schema.get("properties", {}))
     for name in error.instance:
         if name not in known:
@@ -139,7 +137,7 @@ def _unknown_fields(error: ValidationError, where: str, gate: str, file: str) ->
             )
 
 
-def _is_misspelt(name: str, error: ValidationError) -> bool:
+def _is_misspelt(name: str, error: Any) -> bool:
     known = error.schema.get("properties", {})
     if error.schema.get("additionalProperties", True) is not False:
         return False
@@ -150,12 +148,12 @@ def _is_misspelt(name: str, error: ValidationError) -> bool:
     )
 
 
-def _description(schema: Any, name: str) -> str:  # noqa: ANN401 - a schema
+def _description(schema: Any, name: str) -> str:
     text = schema.get("properties", {}).get(name, {}).get("description", "") if isinstance(schema, dict) else ""
     return str(text)
 
 
-def _expected(error: ValidationError) -> str:
+def _expected(error: Any) -> str:
     rule, value = error.validator, error.validator_value
     phrases: dict[str, Callable[[], str]] = {
         "type": lambda: f"{' or '.join(value) if isinstance(value, list) else value}",
@@ -179,7 +177,7 @@ def _expected(error: ValidationError) -> str:
     return f"{phrase} ({description})" if description else phrase
 
 
-def _fix(error: ValidationError) -> str:
+def _fix(error: Any) -> str:
     if error.validator == "enum" and isinstance(error.instance, str):
         near = difflib.get_close_matches(error.instance, [str(value) for value in error.validator_value])
         if near:
