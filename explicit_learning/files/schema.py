@@ -46,9 +46,10 @@ def validator(name: str) -> Draft202012Validator:
 
 
 def _pattern(_validator: object, pattern: str, instance: object, _schema: object) -> Iterator[Any]:
+    from jsonschema.exceptions import ValidationError
 
     if isinstance(instance, str) and not re.search(end_is_end(pattern), instance):
-        yield Any(f"{instance!r} does not match {pattern!r}")
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
 
 
 def end_is_end(pattern: str) -> str:
