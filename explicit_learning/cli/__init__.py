@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from explicit_learning import __version__
 from explicit_learning.cli.output import print_refusal
-from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.files.os_errors import write_fault
 
 if TYPE_CHECKING:
@@ -56,12 +56,12 @@ class Command(Protocol):
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors end with the documented exit code, not with argparse's 2."""
+    """A parser whose errors are answered as every other refusal is, and not with argparse's code 2."""
 
     def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        print(f"{self.prog}: {message}", file=sys.stderr)
-        sys.exit(ExitCode.USAGE)
+        usage = " ".join(self.format_usage().split())
+        fix = f"see `{self.prog} --help`"
+        raise Refusal(Fault(gate="usage", found=message, expected=usage, fix=fix, exit_code=ExitCode.USAGE))
 
 
 def _command(name: str) -> Command:
@@ -87,9 +87,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] not in COMMANDS and words[0].lower().endswith(".json"):
         words.insert(0, "run")
-    args = _parser(words).parse_args(words)
-    as_json = bool(getattr(args, "json", False))
+    as_json = "--json" in words
     try:
+        args = _parser(words).parse_args(words)
         return int(_command(args.command).run(args))
     except Refusal as refusal:
         print_refusal(refusal.faults, as_json=as_json)
@@ -101,7 +101,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         fault = write_fault(error, Path(error.filename or "."))
         print_refusal((fault,), as_json=as_json)
         return int(fault.exit_code)
-    except Exception:  # noqa: BLE001 - the last line of defence: a defect must end with its own documented code
+    except Exception as error:  # noqa: BLE001 - the last line of defence: a defect must end with its own documented code
         traceback.print_exc()
-        print("internal error: please report the lines above", file=sys.stderr)
-        return int(ExitCode.INTERNAL)
+        found, fix = f"internal error: {type(error).__name__}: {error}", "please report the lines above"
+        fault = Fault(gate="program", found=found, expected="no defect", fix=fix, exit_code=ExitCode.INTERNAL)
+        print_refusal((fault,), as_json=as_json)
+        return int(fault.exit_code)

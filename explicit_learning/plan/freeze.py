@@ -118,7 +118,7 @@ def freeze(
     if faults:
         raise Refusal([*faults, *inputs.faults()])
     filled, faults = fill_defaults(draft)
-    faults = [_named(fault, file) for fault in faults] + inputs.faults()
+    faults = [_named(fault, file) for fault in faults] + inputs.faults() + _output_faults(out, file)
     if faults:
         raise Refusal(faults)
     arm = ARMS[filled["arm"]]
@@ -148,6 +148,21 @@ def freeze(
     except OSError as error:
         raise Refusal(write_fault(error, out)) from None
     return plan, warnings(plan)
+
+
+def _output_faults(out: Path, draft: Path) -> list[Fault]:
+    """Say why no plan may stand at a path: it is renamed there, which would swallow the draft, or a device."""
+    if out.is_dir():
+        found = "a folder"
+    elif not out.exists() or (out.is_file() and not (draft.exists() and out.samefile(draft))):
+        return []
+    else:
+        found = "the draft itself" if out.is_file() else "a device, a pipe or a socket"
+    fix = "name another file with -o, such as my/plan.json"
+    expected = "a plan file, or nothing"
+    return [
+        Fault(gate="output", file=str(out), found=found, expected=expected, fix=fix, exit_code=ExitCode.OUTPUT),
+    ]
 
 
 def _ordered(value: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,25 @@ def refused(draft: dict[str, Any], out: Path, *, file: Path = DRAFT) -> dict[str
     assert (sorted(out.parent.iterdir()) if out.parent.exists() else []) == before, "nothing is left behind"
     assert caught.value.exit_code == ExitCode.CONTRACT
     return {fault.pointer or "": fault.found for fault in caught.value.faults}
+
+
+@pytest.mark.parametrize("kind", ["a folder", "the draft itself", "a device, a pipe or a socket"])
+def test_a_plan_never_swallows_what_is_no_plan(draft: dict[str, Any], tmp_path: Path, kind: str) -> None:
+    out, file = tmp_path / "out.json", DRAFT
+    if kind == "a folder":
+        out.mkdir()
+    elif kind == "the draft itself":
+        out.write_text("{}")
+        file = tmp_path / "link.json"
+        file.symlink_to(out)
+    else:
+        os.mkfifo(out)
+    before = out.lstat()
+    with pytest.raises(Refusal) as caught:
+        freeze(draft, file=file, out=out, count_sft=no_sft)
+    faults = [fault for fault in caught.value.faults if fault.gate == "output"]
+    assert [(fault.file, fault.found, fault.exit_code) for fault in faults] == [(str(out), kind, 73)]
+    assert out.lstat() == before
 
 
 def test_a_frozen_plan_names_everything_by_hash(draft: dict[str, Any], tmp_path: Path, blank_adapter: Path) -> None:
