@@ -81,7 +81,11 @@ class Tree:
         if watch < 0:
             return  # it is gone again
         self._folders[watch] = folder
-        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except FileNotFoundError:
+            return
+        for entry in entries:
             if entry.name == "logs":
                 continue
             yield Change((folder / entry.name).relative_to(self._root).as_posix(), "created")
