@@ -7,6 +7,7 @@ imports this package.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import traceback
 from importlib import import_module
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from explicit_learning import __version__
 from explicit_learning.cli.output import print_refusal
-from explicit_learning.errors import ExitCode, Fault, Refusal
+from explicit_learning.errors import ExitCode, Fault, Refusal, exit_code_of
 from explicit_learning.files.os_errors import write_fault
 
 if TYPE_CHECKING:
@@ -82,6 +83,17 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     return parser
 
 
+def _refuse(faults: tuple[Fault, ...], *, as_json: bool) -> int:
+    """Print why a command refused; where nobody can be told, as when a pipe's reader left, the exit code says it."""
+    try:
+        print_refusal(faults, as_json=as_json)
+    except OSError:
+        # What is still buffered would fail once more, and loudly, when the interpreter flushes it at its end.
+        sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - open until the end
+        return int(ExitCode.IO)
+    return int(exit_code_of(faults))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the process's exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -92,18 +104,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = _parser(words).parse_args(words)
         return int(_command(args.command).run(args))
     except Refusal as refusal:
-        print_refusal(refusal.faults, as_json=as_json)
-        return int(refusal.exit_code)
+        return _refuse(refusal.faults, as_json=as_json)
     except KeyboardInterrupt:
         print(INTERRUPTED, file=sys.stderr)
         return int(ExitCode.STOPPED)
     except OSError as error:
         fault = write_fault(error, Path(error.filename or "."))
-        print_refusal((fault,), as_json=as_json)
-        return int(fault.exit_code)
+        return _refuse((fault,), as_json=as_json)
     except Exception as error:  # noqa: BLE001 - the last line of defence: a defect must end with its own documented code
         traceback.print_exc()
         found, fix = f"internal error: {type(error).__name__}: {error}", "please report the lines above"
         fault = Fault(gate="program", found=found, expected="no defect", fix=fix, exit_code=ExitCode.INTERNAL)
-        print_refusal((fault,), as_json=as_json)
-        return int(fault.exit_code)
+        return _refuse((fault,), as_json=as_json)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.cli.output import add_json_argument, answer
+from explicit_learning.cli.seeds import seed
 from explicit_learning.data.dataset import load_dataset_manifest
 from explicit_learning.plan.draft_data import write_digits
 
@@ -26,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
     digits = kinds.add_parser("digits", help="the embedded dataset of handwritten digits")
     digits.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to make")
-    digits.add_argument("--seed", type=int, default=0, help="the same seed gives the same bytes (default 0)")
+    digits.add_argument("--seed", type=seed, default=0, help="the same seed gives the same bytes (default 0)")
     digits.add_argument("--size", choices=("demo", "quick"), default="demo", help="how much (default demo)")
     add_json_argument(digits)
 

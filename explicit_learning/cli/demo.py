@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.cli.experiment import run_and_show
 from explicit_learning.cli.output import add_json_argument
+from explicit_learning.cli.seeds import seed
 from explicit_learning.experiment.document import narrow, read_experiment
 from explicit_learning.files.progress import say
 from explicit_learning.files.resources import PLANS
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help=f"where everything goes (default {DEFAULT_OUT})")
     parser.add_argument("--quick", action="store_true", help="fewer rows and steps")
     parser.add_argument("--arms", metavar="A,B", help="only these RL arms (the SFT stage always runs)")
-    parser.add_argument("--seed", type=int, metavar="N", help="seed of the runs (default 0)")
+    parser.add_argument("--seed", type=seed, metavar="N", help="seed of the runs (default 0)")
     add_json_argument(parser)
 
 

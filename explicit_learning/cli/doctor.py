@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     runnable = not findings.cpu_faults or not findings.gpu_faults
     code = ExitCode.DONE if runnable else exit_code_of(findings.cpu_faults)
     if arguments.json:
-        print(json.dumps(_to_json(findings, code), ensure_ascii=False))
+        print(json.dumps(_to_json(findings, code), ensure_ascii=False), flush=True)
     else:
         print("\n".join(_lines(findings)))
     return code

@@ -120,8 +120,8 @@ def _known_arm(name: str) -> str:
         fault = Fault(
             gate=GATE,
             found=name,
-            expected=f"one of {', '.join(ARMS)}",
-            fix=str(error.args[0]),
+            expected=str(error.args[0]),
+            fix="choose among the known arms; docs/architecture.md tells them apart",
             exit_code=ExitCode.USAGE,
         )
         raise Refusal(fault) from None

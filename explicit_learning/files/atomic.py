@@ -7,6 +7,7 @@ flushed is lost with the power. Readers see the old file or the new one, never h
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -83,7 +84,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         OSError: If the parent is not writable or the disk is full.
     """
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise FileExistsError(f"{path} exists already")
+        raise FileExistsError(errno.EEXIST, "something else stands there already", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, suffix=f"-{path.name[:80]}", dir=path.parent))
     try:

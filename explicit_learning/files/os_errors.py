@@ -22,7 +22,7 @@ OUTPUT_FIXES = {
     errno.EACCES: "give this user write access to the folder (docker run --user), or choose another one (--out)",
     errno.EPERM: "give this user write access to the folder (docker run --user), or choose another one (--out)",
     errno.ENOTDIR: "choose a path that does not lead through a file (--out)",
-    errno.EEXIST: "choose a path where no file stands (--out)",
+    errno.EEXIST: "choose a path where nothing stands (--out)",
     errno.EISDIR: "remove the folder that stands where a file belongs, or choose another path (--out)",
     errno.ENAMETOOLONG: "choose a shorter path (--out)",
     errno.ELOOP: "choose a path without a loop of symbolic links (--out)",

@@ -6,12 +6,13 @@ follows from the arm; nobody should be able to train an RL arm on SFT rows by a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.data.dataset import check_dataset, evaluation_file, training_file
+from explicit_learning.data.manifest import load_dataset_manifest
 from explicit_learning.data.slots import slot_manifest_sha256
-from explicit_learning.errors import Fault, Refusal
+from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
 from explicit_learning.files.os_errors import write_fault
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def write_digits(folder: Path, *, seed: int, size: str) -> Path:
 
     manifest = folder / "dataset-manifest.json"
     if manifest.is_file():
+        _check_same(manifest, seed=seed, options=asdict(SIZES[size]))
         return manifest
     try:
         write_dataset(folder, seed=seed, size=SIZES[size])
@@ -58,6 +60,23 @@ def write_digits(folder: Path, *, seed: int, size: str) -> Path:
         if not manifest.is_file():  # else another process made it meanwhile: same seed, same bytes
             raise Refusal(write_fault(error, folder)) from None
     return manifest
+
+
+def _check_same(manifest: Path, *, seed: int, options: dict[str, Any]) -> None:
+    """Refuse a data set that was made in another way than the one that is asked for."""
+    made = load_dataset_manifest(manifest).generator
+    if (made.get("seed"), made.get("options")) == (seed, options):
+        return
+    raise Refusal(
+        Fault(
+            gate="output",
+            file=str(manifest.parent),
+            found=f"another data set, made with {found_text({key: made.get(key) for key in ('seed', 'options')})}",
+            expected=f"the one of seed {seed} and {found_text(options)}, or nothing",
+            fix="choose another folder (--out), or remove this one",
+            exit_code=ExitCode.OUTPUT,
+        )
+    )
 
 
 def resolve_data(named: dict[str, Any], arm: Arm, *, base: Path, out: Path, file: str) -> DraftData:

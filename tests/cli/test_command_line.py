@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -15,9 +16,6 @@ from plan.golden import PLAN, plan_with
 from explicit_learning.cli import COMMANDS, main
 from explicit_learning.files.resources import PLANS, ROOT
 from explicit_learning.files.schema import load_schema
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def write(path: Path, document: Any) -> str:
@@ -44,6 +42,44 @@ def test_a_wrong_command_line_exits_with_64(words: list[str], capsys: pytest.Cap
     assert "usage: el" in capsys.readouterr().err
     answer = run_json(capsys, *words)
     assert [(fault["gate"], answer["exit_code"]) for fault in answer["faults"]] == [("usage", 64)]
+
+
+@pytest.mark.parametrize("seed", ["-1", "4294967296", "x", "0.5"])
+@pytest.mark.parametrize("command", [["demo"], ["data", "digits"]])
+def test_a_seed_out_of_range_writes_nothing(
+    command: list[str], seed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = run_json(capsys, *command, "--out", str(tmp_path / "out"), "--seed", seed)
+    assert answer["exit_code"] == 64
+    assert "is no integer from 0 to 4294967295" in answer["faults"][0]["found"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_digits_are_never_taken_for_another_seed_s(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["data", "digits", "--size", "quick", "--out", str(tmp_path / "digits")]
+    made = run_json(capsys, *words, "--seed", "1")
+    assert run_json(capsys, *words, "--seed", "1") == made
+    other = run_json(capsys, *words, "--seed", "2")
+    assert other["exit_code"] == 73
+    assert '"seed": 1' in other["faults"][0]["found"]
+
+
+def test_a_foreign_folder_is_the_path_s_fault_and_not_the_disk_s(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine").write_text("x")
+    answer = run_json(capsys, "data", "digits", "--size", "quick", "--out", str(tmp_path))
+    assert answer["exit_code"] == 73
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("words", [["check", "nowhere.json", "--json"], ["lock", "nonsense", "--json"]])
+def test_an_answer_that_nobody_can_read_ends_with_74(words: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "entrypoint.py"), *words], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert (done.returncode, done.stderr) == (74, b"")
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
