@@ -35,5 +35,5 @@ def run(args: argparse.Namespace) -> ExitCode:
         print(f"warning: {args.plan} {warning}", file=sys.stderr)
     plan = checked.document.plan
     if not checked.faults and plan and not args.json:
-        print(f"{args.plan}: run {plan.run_id} is ready to start", file=sys.stderr)
+        print(f"{args.plan}: run {plan.run_id} is in order", file=sys.stderr)
     return answer(checked.faults, as_json=args.json, warnings=list(warnings))

@@ -104,9 +104,10 @@ def test_a_draft_is_told_apart_from_a_plan(tmp_path: Path) -> None:
     assert "el freeze" in caught.value.faults[0].fix
 
 
-def test_a_plan_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["plan.json", "x" * 5000])
+def test_a_plan_that_is_not_there_is_a_usage_error(tmp_path: Path, name: str) -> None:
     with pytest.raises(Refusal) as caught:
-        read_plan(tmp_path / "plan.json")
+        read_plan(tmp_path / name)
     assert caught.value.exit_code == ExitCode.USAGE
     assert "mount" in caught.value.faults[0].fix
 
