@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import struct
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,13 @@ from explicit_learning.plan.draft_data import write_digits
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def pytest_configure() -> None:
+    """Give back signals that a background job or ``nohup`` ignores: what tests start would inherit that."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")
