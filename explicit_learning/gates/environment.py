@@ -184,10 +184,13 @@ def _file_faults(lock: Lock, installed: Sequence[Installed]) -> Iterator[Fault]:
 
 
 def _records(package: Installed) -> Iterator[tuple[Installed, Path, str]]:
-    """Yield ``(package, file, "ALGORITHM=DIGEST")`` for all files with a recorded hash (PEP 376, PEP 427)."""
+    """Yield ``(package, file, "ALGORITHM=DIGEST")`` for all files with a recorded hash (PEP 376, PEP 427).
+
+    Compiled bytecode is left out: some wheels record theirs, and whoever compiles an environment replaces it.
+    """
     with (package.metadata / "RECORD").open(encoding="utf-8", newline="") as stream:
         for path, recorded, _size in csv.reader(stream):
-            if recorded:
+            if recorded and not path.endswith(".pyc"):
                 yield package, package.metadata.parent / path, recorded
 
 

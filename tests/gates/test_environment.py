@@ -157,6 +157,17 @@ def test_deep_finds_one_changed_byte(small: tuple[Path, Path]) -> None:
     assert check_environment(lock, search_path=[str(site)]) == []
 
 
+def test_deep_leaves_compiled_bytecode_alone(small: tuple[Path, Path]) -> None:
+    lock, site = small
+    cache = site / "iniconfig" / "__pycache__"
+    cache.mkdir(exist_ok=True)
+    (cache / "recorded.cpython-311.pyc").write_bytes(b"compiled here")
+    (record,) = site.glob("iniconfig-*.dist-info/RECORD")
+    with record.open("a", encoding="utf-8") as stream:
+        stream.write("iniconfig/__pycache__/recorded.cpython-311.pyc,sha256=of-the-wheels-own,13\n")
+    assert check_environment(lock, deep=True, search_path=[str(site)]) == []
+
+
 def test_deep_finds_a_removed_file(small: tuple[Path, Path]) -> None:
     lock, site = small
     (site / "iniconfig" / "__init__.py").unlink()
