@@ -16,7 +16,7 @@ from explicit_learning.data.preflight import Tokens, asked_rows, check_envelope
 from explicit_learning.data.prompt import load_system_prompt
 from explicit_learning.errors import Fault, Refusal
 from explicit_learning.files.hashing import sha256_file
-from explicit_learning.gates.data import check_data, evidence_faults, image_tokens_per_row
+from explicit_learning.gates.data import check_data, evidence_faults, image_tokens_per_row, is_as_frozen
 from explicit_learning.gates.disk import check_disk, estimate_run_bytes
 from explicit_learning.gates.environment import check_environment
 from explicit_learning.gates.hardware import check_hardware
@@ -180,6 +180,8 @@ class _Gates:
         return [Fault(gate="prompt", file=str(path), found=f"SHA-256 {found}", expected=expected, fix=fix)]
 
     def _data(self, *, asking_is_sound: bool) -> list[Fault]:
+        if self.document.faults and is_as_frozen(build(Data, self._group("data")), base=self.base):
+            return []
         arm = ARMS[self.document.raw["arm"]] if self._sound("arm") else None
         faults, checked = check_data(build(Data, self._group("data")), arm=arm, base=self.base, file=self.file)
         whole = not faults

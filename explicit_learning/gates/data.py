@@ -10,9 +10,10 @@ import math
 from typing import TYPE_CHECKING
 
 from explicit_learning.data.dataset import check_dataset, evaluation_file, training_file
+from explicit_learning.data.manifest import load_dataset_manifest
 from explicit_learning.data.slots import slot_manifest_sha256
-from explicit_learning.errors import Fault
-from explicit_learning.files.hashing import sha256_file
+from explicit_learning.errors import Fault, Refusal
+from explicit_learning.files.hashing import hash_files, sha256_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from explicit_learning.data.manifest import RowsFile
     from explicit_learning.plan.model import Data, HashedFile
 
-__all__ = ["check_data", "evidence_faults", "image_tokens_per_row"]
+__all__ = ["check_data", "evidence_faults", "image_tokens_per_row", "is_as_frozen"]
 
 GATE = "data"
 # Side of the square of pixels behind one image token: patches of 16 pixels, merged 2 by 2 (Qwen3.5's vision tower).
@@ -45,6 +46,29 @@ def check_data(data: Data, *, arm: Arm | None, base: Path, file: str) -> tuple[l
         faults += _identity_faults(data, checked, base, file)
         faults += _path_faults(data, checked, arm, base, file)
     return faults, checked
+
+
+def is_as_frozen(data: Data, *, base: Path) -> bool:
+    """Return whether every byte of the dataset is the one that was frozen, by hashes alone.
+
+    What was frozen was checked then, row by row: for a plan that is refused anyway this answers in a fraction of the
+    time. Everything else (a missing file, say) is ``False`` and left to `check_data`, which explains it.
+    """
+    try:
+        manifest = load_dataset_manifest(base / data.dataset_manifest.path, gate=GATE)
+        if manifest.sha256 != data.dataset_manifest.sha256:
+            return False
+        listed = {manifest.path.parent / entry.path: entry.sha256 for entry in manifest.files}
+        listed |= {base / data.asset_root / image.path: image.sha256 for image in manifest.images}
+        kinds = {(manifest.path.parent / entry.path).resolve(): entry.kind for entry in manifest.files}
+        if kinds.get((base / data.evaluation_manifest.path).resolve()) != "evaluation":
+            return False
+        if kinds.get((base / data.dataset.path).resolve()) not in {"slots", "sft"}:
+            return False
+        listed |= {base / named.path: named.sha256 for named in (data.dataset, data.evaluation_manifest)}
+        return hash_files(listed) == listed
+    except (OSError, Refusal):
+        return False
 
 
 def _path_faults(data: Data, checked: CheckedDataset, arm: Arm | None, base: Path, file: str) -> Iterator[Fault]:

@@ -99,6 +99,16 @@ def test_a_changed_image(plan: Path, good: Builder) -> None:
     assert places(plan) == {("dataset-manifest.json", "/images/5/path")}
 
 
+def test_data_of_a_plan_that_is_refused_anyway_is_still_compared_byte_by_byte(plan: Path, good: Builder) -> None:
+    edit(plan, lambda document: document.update(seed=-1))
+    assert places(plan) == {("plan.json", "/seed")}
+    file = good.folder / good.images[5]["path"]
+    data = bytearray(file.read_bytes())
+    data[-20] ^= 1
+    file.write_bytes(data)
+    assert places(plan) == {("plan.json", "/seed"), ("dataset-manifest.json", "/images/5/sha256")}
+
+
 def test_a_changed_manifest(plan: Path, good: Builder) -> None:
     path = good.folder / "dataset-manifest.json"
     document = json.loads(path.read_text())
