@@ -88,7 +88,7 @@ def _all(checks: list[Check]) -> Check:
     return lambda instance: first(instance) and second(instance) and rest(instance)
 
 
-def _type(schema: Any, _definitions: _Definitions) -> Check:  # noqa: ANN401
+def _type(schema: Any, _definitions: _Definitions) -> Check:
     value = schema["type"]
     types = frozenset(kind for name in (value if isinstance(value, list) else [value]) for kind in _TYPES[name])
     if len(types) == 1:
@@ -97,34 +97,34 @@ def _type(schema: Any, _definitions: _Definitions) -> Check:  # noqa: ANN401
     return lambda instance: type(instance) in types
 
 
-def _const(schema: Any, _definitions: _Definitions) -> Check:  # noqa: ANN401
+def _const(schema: Any, _definitions: _Definitions) -> Check:
     value = schema["const"]
     kind = type(value)
     return lambda instance: type(instance) is kind and instance == value
 
 
-def _enum(schema: Any, _definitions: _Definitions) -> Check:  # noqa: ANN401
+def _enum(schema: Any, _definitions: _Definitions) -> Check:
     allowed = frozenset(schema["enum"])
     return lambda instance: type(instance) is str and instance in allowed
 
 
-def _pattern(schema: Any, _definitions: _Definitions) -> Check:  # noqa: ANN401
+def _pattern(schema: Any, _definitions: _Definitions) -> Check:
     search = re.compile(end_is_end(schema["pattern"])).search
     return lambda instance: type(instance) is not str or search(instance) is not None
 
 
 def _bounds(low: str, high: str, kind: type, measure: Callable[[Any], int]) -> Builder:
-    def build(schema: Any, _definitions: _Definitions) -> Check:  # noqa: ANN401
+    def build(schema: Any, _definitions: _Definitions) -> Check:
         least, most = schema.get(low, 0), schema.get(high, float("inf"))
         return lambda instance: type(instance) is not kind or least <= measure(instance) <= most
 
     return build
 
 
-def _items(schema: Any, definitions: _Definitions) -> Check:  # noqa: ANN401
+def _items(schema: Any, definitions: _Definitions) -> Check:
     item = _compile(schema["items"], definitions)
 
-    def check(instance: Any) -> bool:  # noqa: ANN401
+    def check(instance: Any) -> bool:
         if type(instance) is list:
             for child in instance:
                 if not item(child):
@@ -134,11 +134,11 @@ def _items(schema: Any, definitions: _Definitions) -> Check:  # noqa: ANN401
     return check
 
 
-def _properties(schema: Any, definitions: _Definitions) -> Check:  # noqa: ANN401
+def _properties(schema: Any, definitions: _Definitions) -> Check:
     known = {name: _compile(child, definitions) for name, child in schema.get("properties", {}).items()}
     other = _compile(schema.get("additionalProperties", True), definitions)
 
-    def check(instance: Any) -> bool:  # noqa: ANN401
+    def check(instance: Any) -> bool:
         if type(instance) is dict:
             for name, child in instance.items():
                 if not known.get(name, other)(child):
@@ -148,25 +148,25 @@ def _properties(schema: Any, definitions: _Definitions) -> Check:  # noqa: ANN40
     return check
 
 
-def _required(schema: Any, _definitions: _Definitions) -> Check:  # noqa: ANN401
+def _required(schema: Any, _definitions: _Definitions) -> Check:
     names = frozenset(schema["required"])
     return lambda instance: type(instance) is not dict or names <= instance.keys()
 
 
-def _reference(schema: Any, definitions: _Definitions) -> Check:  # noqa: ANN401
+def _reference(schema: Any, definitions: _Definitions) -> Check:
     return definitions[schema["$ref"]]
 
 
-def _all_of(schema: Any, definitions: _Definitions) -> Check:  # noqa: ANN401
+def _all_of(schema: Any, definitions: _Definitions) -> Check:
     return _all([_compile(child, definitions) for child in schema["allOf"]])
 
 
-def _one_of(schema: Any, definitions: _Definitions) -> Check:  # noqa: ANN401
+def _one_of(schema: Any, definitions: _Definitions) -> Check:
     checks = [_compile(child, definitions) for child in schema["oneOf"]]
     return lambda instance: sum(check(instance) for check in checks) == 1
 
 
-def _if(schema: Any, definitions: _Definitions) -> Check:  # noqa: ANN401
+def _if(schema: Any, definitions: _Definitions) -> Check:
     condition, then, otherwise = (_compile(schema.get(name, True), definitions) for name in ("if", "then", "else"))
     return lambda instance: then(instance) if condition(instance) else otherwise(instance)
 
