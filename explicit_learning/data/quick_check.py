@@ -60,7 +60,7 @@ class _Definitions:
         return self._checks[name]
 
 
-def _compile(schema: Any, definitions: _Definitions) -> Check:  # noqa: ANN401 - a schema: an object or a boolean
+def _compile(schema: Any, definitions: _Definitions) -> Check:
     if isinstance(schema, bool):
         return lambda _: schema
     keywords = schema.keys() - _ANNOTATIONS
