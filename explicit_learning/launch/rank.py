@@ -8,6 +8,7 @@ then the log, and torch last.
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import io
 import os
@@ -27,22 +28,17 @@ from explicit_learning.launch.signals import StopRequest, die_with_parent, stop_
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TextIO
+    from typing import NoReturn, TextIO
 
     from _typeshed import ReadableBuffer
 
-__all__ = ["LAUNCHER_VARIABLE", "log_path", "run_rank"]
+__all__ = ["LAUNCHER_VARIABLE", "end_process", "log_path", "run_rank"]
 
 LAUNCHER_VARIABLE = "EXPLICIT_LAUNCHER_PID"
 
 
-def run_rank(train: Callable[[RankContext], RankOutcome]) -> int:
-    """Be a rank: set the process up, train, leave an outcome.
-
-    Returns:
-        The process's exit code. A failed rank does not return: its interpreter's clean-up could wait for ever for ranks
-        that are gone.
-    """
+def run_rank(train: Callable[[RankContext], RankOutcome]) -> NoReturn:
+    """Be a rank: set the process up, train, leave an outcome, and end the process with its exit code."""
     stop = StopRequest()
     stop_signals_to(stop)
     try:
@@ -51,13 +47,11 @@ def run_rank(train: Callable[[RankContext], RankOutcome]) -> int:
         rank = int(os.environ["RANK"])
     except (Refusal, KeyError, ValueError, OSError) as error:
         print(f"this rank was not started by `el run`: {error}", file=sys.stderr)
-        return int(ExitCode.USAGE)
+        sys.exit(int(ExitCode.USAGE))
     folder = Path(os.environ[MANIFEST_VARIABLE]).parent
     try:
         context = _set_up(manifest, rank, stop)
         outcome = train(context)
-        if outcome.status != "failed":
-            _leave_process_group()
         write_outcome(folder, rank, outcome)
     except BaseException as error:  # noqa: BLE001 - whatever ends a rank must reach the launcher
         with suppress(OSError):  # the disk may be full, which is the outcome, and not a reason to have none
@@ -65,12 +59,24 @@ def run_rank(train: Callable[[RankContext], RankOutcome]) -> int:
         outcome = failed(error)
         with suppress(OSError):
             write_outcome(folder, rank, outcome)
-    if outcome.status == "failed":
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):
-                stream.flush()
-        os._exit(int(outcome.code))
-    return int(ExitCode.DONE)
+    end_process(outcome)
+
+
+def end_process(outcome: RankOutcome) -> NoReturn:
+    """End a rank whose outcome is written, without taking its interpreter apart.
+
+    That would take threads of native libraries by surprise: seen was `terminate called without an active exception`,
+    after which a rank that had done its work counted as dead. A failed rank does not even say farewell: the other
+    ranks, for which that could wait, may be gone.
+    """
+    if outcome.status != "failed":
+        with suppress(Exception):  # the outcome stands; trackers and data loaders report on their own
+            _leave_process_group()
+            atexit._run_exitfuncs()  # noqa: SLF001 - the only way to end loaders and trackers, and then leave at once
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(int(outcome.code) if outcome.status == "failed" else int(ExitCode.DONE))
 
 
 def log_path(run: Path, rank: int) -> Path:
@@ -156,4 +162,4 @@ def _train(context: RankContext) -> RankOutcome:
 
 
 if __name__ == "__main__":
-    sys.exit(run_rank(_train))
+    run_rank(_train)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -179,4 +178,4 @@ def workers(context: RankContext) -> RankOutcome:
 
 
 if __name__ == "__main__":
-    sys.exit(run_rank(globals()[os.environ["CASE"]]))
+    run_rank(globals()[os.environ["CASE"]])

@@ -13,6 +13,7 @@ from explicit_learning.launch.context import RankContext
 from explicit_learning.launch.failures import failed
 from explicit_learning.launch.manifest import LaunchManifest, ResolvedPaths
 from explicit_learning.launch.outcome import write_outcome
+from explicit_learning.launch.rank import end_process
 from explicit_learning.launch.signals import StopRequest
 from explicit_learning.plan.model import Plan, build
 
@@ -85,6 +86,7 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - the shell turns every error into an outcome
         outcome = failed(error)
     write_outcome(run, context.rank, outcome)
+    end_process(outcome)
 
 
 if __name__ == "__main__":

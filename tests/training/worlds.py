@@ -115,9 +115,9 @@ def launch(plan: Path, run: Path, **options: str | int) -> Ended:
             )
         )
     output = tuple(process.communicate(timeout=SECONDS)[0] for process in processes)
-    codes = [process.returncode for process in processes]
-    assert codes == [0] * world_size, "\n".join(output)
     outcomes = tuple(json.loads((run / f"outcome-{rank}.json").read_text()) for rank in range(world_size))
+    expected = [outcome["exit_code"] or 70 if outcome["status"] == "failed" else 0 for outcome in outcomes]
+    assert [process.returncode for process in processes] == expected, "\n".join(output)
     return Ended(outcomes=outcomes, output=output)
 
 
