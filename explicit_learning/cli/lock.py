@@ -10,7 +10,7 @@ from explicit_learning.cli.output import add_json_argument, answer
 from explicit_learning.errors import ExitCode
 from explicit_learning.files.resources import ROOT
 from explicit_learning.gates.environment import check_environment, nearest_lock
-from explicit_learning.lock import CPU_LOCK, FULL_LOCK, LINT_LOCK, lock_sha256, read_lock, subset_faults
+from explicit_learning.lock import CPU_LOCK, FULL_LOCK, IMAGE_LOCK, LINT_LOCK, lock_sha256, read_lock, subset_faults
 
 if TYPE_CHECKING:
     import argparse
@@ -50,6 +50,7 @@ def _check(args: argparse.Namespace) -> ExitCode:
         *undeclared_faults(FULL_LOCK, ROOT / "requirements" / "environment.in"),
         *undeclared_faults(CPU_LOCK, ROOT / "requirements" / "environment.cpu.in"),
         *undeclared_faults(LINT_LOCK, ROOT / "requirements" / "lint.in"),
+        *undeclared_faults(IMAGE_LOCK, ROOT / "requirements" / "image.in"),
     ]
     sha256 = lock_sha256(path)
     if not faults and not args.json:

@@ -15,12 +15,13 @@ from explicit_learning.lock.parse import (
     normalise,
     read_lock,
 )
-from explicit_learning.lock.shipped import CPU_LOCK, FULL_LOCK, LINT_LOCK, find_lock, shipped_locks
+from explicit_learning.lock.shipped import CPU_LOCK, FULL_LOCK, IMAGE_LOCK, LINT_LOCK, find_lock, shipped_locks
 from explicit_learning.lock.subset import subset_faults
 
 __all__ = [
     "CPU_LOCK",
     "FULL_LOCK",
+    "IMAGE_LOCK",
     "LINT_LOCK",
     "BaseImage",
     "Lock",

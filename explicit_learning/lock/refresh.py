@@ -1,9 +1,9 @@
 """Resolving the locks again, with uv.
 
 The order matters: the full lock first; the CPU lock under its versions, so that it is a subset; the lint lock under the
-CPU lock's, because mypy reads both. Everything happens in a temporary folder, and the results replace the old locks
-only once all three are there and fit each other. What stands in a head is a decision (a base image, a driver), not a
-result: it is kept as it is, but for the parent's hash.
+CPU lock's, because mypy reads both, and so is that of the image's tools. Everything happens in a temporary folder, and
+the results replace the old locks only once all are there and fit each other. What stands in a head is a decision (a
+base image, a driver), not a result: it is kept as it is, but for the parent's hash.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ STEPS = (
     ("environment.lock", "requirements/environment.in", None),
     ("environment.cpu.lock", "requirements/environment.cpu.in", "environment.lock"),
     ("lint.lock", "requirements/lint.in", "environment.cpu.lock"),
+    ("image.lock", "requirements/image.in", "environment.cpu.lock"),
 )
 PARENT = re.compile(r'^(# sha256 = ")[0-9a-f]{64}(")$', re.MULTILINE)
 LAST_LINES = 12

@@ -16,11 +16,12 @@ from explicit_learning.lock.parse import GATE, lock_sha256
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["CPU_LOCK", "FULL_LOCK", "LINT_LOCK", "find_lock", "shipped_locks"]
+__all__ = ["CPU_LOCK", "FULL_LOCK", "IMAGE_LOCK", "LINT_LOCK", "find_lock", "shipped_locks"]
 
 FULL_LOCK = ROOT / "environment.lock"
 CPU_LOCK = ROOT / "environment.cpu.lock"
 LINT_LOCK = ROOT / "lint.lock"
+IMAGE_LOCK = ROOT / "image.lock"
 
 
 def shipped_locks() -> dict[str, Path]:

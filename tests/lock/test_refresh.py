@@ -15,7 +15,7 @@ from explicit_learning.lock.refresh import Change, refresh
 if TYPE_CHECKING:
     from pathlib import Path
 
-LOCKS = ("environment.lock", "environment.cpu.lock", "lint.lock")
+LOCKS = ("environment.lock", "environment.cpu.lock", "lint.lock", "image.lock")
 
 
 @pytest.fixture
@@ -82,5 +82,5 @@ def test_what_fits_stays_and_what_is_no_longer_declared_goes(checkout: Path) -> 
     assert done.rewritten == {"environment.lock": full.sha256, "environment.cpu.lock": part.sha256}
     assert subset_faults(full, part) == []
     assert full.path.read_text().startswith(head)
-    assert lock_sha256(checkout / "lint.lock") == lock_sha256(ROOT / "lint.lock")
+    assert lock_sha256(checkout / "lint.lock", "image.lock") == lock_sha256(ROOT / "lint.lock", "image.lock")
     assert refresh(checkout).rewritten == {}

@@ -15,6 +15,7 @@ from explicit_learning.files.schema import validate
 from explicit_learning.lock import (
     CPU_LOCK,
     FULL_LOCK,
+    IMAGE_LOCK,
     LINT_LOCK,
     expected_packages,
     find_lock,
@@ -59,7 +60,7 @@ def test_cpu_lock_is_a_subset() -> None:
 
 @pytest.mark.parametrize(
     ("lock", "declared"),
-    [(FULL_LOCK, "environment.in"), (CPU_LOCK, "environment.cpu.in"), (LINT_LOCK, "lint.in")],
+    [(FULL_LOCK, "environment.in"), (CPU_LOCK, "environment.cpu.in"), (LINT_LOCK, "lint.in"), (IMAGE_LOCK, "image.in")],
 )
 def test_locks_answer_what_is_declared(lock: object, declared: str) -> None:
     path = ROOT / str(lock)
