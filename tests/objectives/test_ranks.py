@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from objectives.processes import run_ranks
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from objectives.world import World
 
 pytestmark = [pytest.mark.objectives, pytest.mark.training]
@@ -37,33 +34,7 @@ def train(world: World, run: Path, arm: str, *, ranks: int, batch: int, accumula
     )
     hardware = {"world_size": ranks}
     frozen(world, arm, name, generation=GENERATION, optimisation=optimisation, objective=objective, hardware=hardware)
-    run.mkdir()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shared = {
-        "WORLD_SIZE": str(ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "MALLOC_MMAP_THRESHOLD_": "4000000000",
-        "MALLOC_TRIM_THRESHOLD_": "4000000000",
-        "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-    script = str(Path(__file__).with_name("rank.py"))
-    command = [sys.executable, script, str(world.folder), str(world.folder / f"{name}.json"), str(run)]
-    processes = []
-    for rank in range(ranks):
-        place = {"RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {"RANK": "0", "LOCAL_RANK": "0"}
-        with (run / f"rank-{rank}.log").open("w") as log:
-            processes.append(subprocess.Popen(command, env={**os.environ, **shared, **place}, stdout=log, stderr=log))
-    try:
-        codes = [process.wait(PATIENCE_SECONDS) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert codes == [0] * ranks, "\n".join((run / f"rank-{rank}.log").read_text()[-2000:] for rank in range(ranks))
-    return [json.loads((run / f"rank-{rank}.json").read_text()) for rank in range(ranks)]
+    return run_ranks(world, {name: run}, ranks=ranks, patience_seconds=PATIENCE_SECONDS)[name]
 
 
 def adapter(run: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from explicit_learning.arms import ARMS
 from explicit_learning.data.digits.writer import Size, write_dataset
 from explicit_learning.data.images import ImageStore
 from explicit_learning.data.prompt import load_system_prompt, prompt_messages
@@ -119,7 +120,7 @@ def teach(model: Any, processor: Any, data: Path) -> None:
 
 
 def frozen(world: World, arm: str, name: str, **changes: Mapping[str, Any]) -> Plan:
-    """Freeze a plan of an arm; changes are merged into the draft's groups."""
+    """Freeze a plan of an arm; changes are merged into the draft's groups. SFT takes its length from the data."""
     draft: dict[str, Any] = {
         "arm": arm,
         "model": {"path": "model"},
@@ -139,6 +140,8 @@ def frozen(world: World, arm: str, name: str, **changes: Mapping[str, Any]) -> P
         },
         "generation": {"num_generations": 2, "max_prompt_tokens": 96, "max_completion_tokens": 8},
     }
+    if ARMS[arm].is_sft:
+        del draft["initial_adapter"], draft["optimisation"]["max_steps"], draft["generation"]["num_generations"]
     for group, change in changes.items():
         draft[group] = {**draft.get(group, {}), **change}
     file = world.folder / f"{name}.json"
@@ -156,7 +159,7 @@ def context(
         run_folder=str(run),
         paths=ResolvedPaths(
             model=str(world.model),
-            initial_adapter=str(world.adapter),
+            initial_adapter=str(world.adapter) if plan.initial_adapter else None,
             dataset=str((world.folder / plan.data.dataset.path).resolve()),
             asset_root=str((world.folder / plan.data.asset_root).resolve()),
             evaluation=str((world.folder / plan.data.evaluation_manifest.path).resolve()),
