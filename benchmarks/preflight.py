@@ -51,7 +51,8 @@ def preflight_seconds(rows: list[Asked], system: str) -> float:
     """Return how long the gate takes, reading the model's files included."""
     start = time.perf_counter()
     tokens = Tokens.of_model(MODEL, system)
-    faults = check_envelope(rows, tokens, max_prompt_tokens=4096, max_completion_tokens=64, file="plan.json")
+    limits = {"max_prompt_tokens": 4096, "max_images_per_prompt": 8, "max_completion_tokens": 64}
+    faults = check_envelope(rows, tokens, file="plan.json", **limits)
     seconds = time.perf_counter() - start
     if faults:
         raise AssertionError(faults[0])

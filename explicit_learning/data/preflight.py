@@ -39,6 +39,7 @@ __all__ = ["Asked", "Problem", "PromptTokens", "Tokens", "asked_rows", "check_en
 
 GATE = "preflight"
 MAX_PROMPT = "generation.max_prompt_tokens"
+MAX_IMAGES = "generation.max_images_per_prompt"
 MAX_COMPLETION = "generation.max_completion_tokens"
 
 
@@ -231,7 +232,13 @@ def _text_key(row: Asked) -> TextKey:
 
 
 def check_envelope(
-    rows: Sequence[Asked], tokens: Tokens, *, max_prompt_tokens: int, max_completion_tokens: int, file: str
+    rows: Sequence[Asked],
+    tokens: Tokens,
+    *,
+    max_prompt_tokens: int,
+    max_images_per_prompt: int,
+    max_completion_tokens: int,
+    file: str,
 ) -> list[Fault]:
     """Return a fault for every row whose prompt or answers do not fit; the first are explained, the rest counted.
 
@@ -239,6 +246,7 @@ def check_envelope(
         rows: The rows, see `asked_rows`.
         tokens: Counts them.
         max_prompt_tokens: The plan's limit on prompts.
+        max_images_per_prompt: The plan's limit on a prompt's images.
         max_completion_tokens: The plan's limit on completions, terminal token included.
         file: The plan or draft, for a limit that is too low for any answer.
 
@@ -259,6 +267,14 @@ def check_envelope(
     with progress("counting prompt tokens", len(rows), "rows") as advance:
         for row, prompt in zip(rows, tokens.prompts(rows), strict=True):
             _check_prompt(row, prompt, max_prompt_tokens, faults)
+            if len(row.images) > max_images_per_prompt:
+                faults.report(
+                    file=row.where,
+                    pointer=row.images_pointer,
+                    found=f"{len(row.images)} images ({row.name})",
+                    expected=f"at most {MAX_IMAGES}, {max_images_per_prompt}",
+                    fix="raise the limit, or show fewer images",
+                )
             for pointer, body in row.answers:
                 if answers[body] > max_completion_tokens:
                     faults.report(

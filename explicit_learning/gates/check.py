@@ -201,6 +201,7 @@ class _Gates:
             asked_rows(checked, arm),
             Tokens.of_model(self.base / self._group("model")["path"], system),
             max_prompt_tokens=generation["max_prompt_tokens"],
+            max_images_per_prompt=generation["max_images_per_prompt"],
             max_completion_tokens=generation["max_completion_tokens"],
             file=self.file,
         )

@@ -127,6 +127,7 @@ def freeze(
         asked_rows(data.checked, arm),
         Tokens.of_model(inputs.model, inputs.prompt_text()),
         max_prompt_tokens=filled["generation"]["max_prompt_tokens"],
+        max_images_per_prompt=filled["generation"]["max_images_per_prompt"],
         max_completion_tokens=filled["generation"]["max_completion_tokens"],
         file=str(file),
     )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MODEL = ASSETS / "tiny-vlm" / "model"
 SYSTEM = "Answer with one answer block."
-LIMITS: dict[str, int] = {"max_prompt_tokens": 128, "max_completion_tokens": 12}
+LIMITS: dict[str, int] = {"max_prompt_tokens": 128, "max_images_per_prompt": 8, "max_completion_tokens": 12}
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +98,20 @@ def test_more_image_tokens_than_the_context(good: Builder, tokens: Tokens) -> No
     assert envelope(good, tokens, max_prompt_tokens=512) == []
 
 
+def test_more_images_than_the_plan_allows(good: Builder, tokens: Tokens) -> None:
+    view = good.slots[2]["selected_view"]
+    view["images"] = good.sft[2]["images"] = [{**view["images"][0], "image_index": index} for index in range(3)]
+    assert envelope(good, tokens, max_images_per_prompt=3) == []
+    (fault,) = envelope(good, tokens, max_images_per_prompt=2)
+    assert brief([fault]) == [("slots.jsonl:3", "/selected_view/images")]
+    assert fault.found == "3 images (train-0.missing)"
+    assert fault.expected == "at most generation.max_images_per_prompt, 2"
+    assert "raise the limit" in fault.fix
+    (fault,) = envelope(good, tokens, arm="sft_certificate", max_images_per_prompt=2)
+    assert brief([fault]) == [("sft.jsonl:3", "/images")]
+    assert envelope(good, tokens, arm="sft_answer", max_images_per_prompt=2) == []
+
+
 def test_a_question_of_thousands_of_tokens(good: Builder, tokens: Tokens) -> None:
     for row in (*good.slots, *good.sft):
         row["question"] = "Which digit is it, really? " * 900
@@ -156,7 +170,8 @@ COUNT = """
 import sys
 from pathlib import Path
 from explicit_learning.data.preflight import Tokens, check_envelope
-check_envelope([], Tokens.of_model(Path(sys.argv[1]), "system"), max_prompt_tokens=9, max_completion_tokens=9, file="-")
+limits = {"max_prompt_tokens": 9, "max_images_per_prompt": 1, "max_completion_tokens": 9}
+check_envelope([], Tokens.of_model(Path(sys.argv[1]), "system"), file="-", **limits)
 heavy = {"torch", "transformers", "numpy", "huggingface_hub", "requests", "httpx"}
 print(sorted({"tokenizers", "jinja2", *heavy} & set(sys.modules)))
 """
@@ -292,7 +307,7 @@ def test_lengths_and_verdicts_are_the_per_row_processors(tokens: Tokens, seed: i
     assert all("aspect ratio" in reason for reason in reasons)
     lengths = sorted(length for length in expected if length is not None)
     limit = lengths[len(lengths) // 2]
-    faults = check_envelope(rows, tokens, file="plan.json", max_prompt_tokens=limit, max_completion_tokens=12)
+    faults = check_envelope(rows, tokens, file="plan.json", **(LIMITS | {"max_prompt_tokens": limit}))
     over = [(row.where, length) for row, length in zip(rows, expected, strict=True) if length is None or length > limit]
     assert [fault.file for fault in faults] == [where for where, _ in over]
     for fault, (_, length) in zip(faults, over, strict=True):

@@ -30,9 +30,10 @@ def ten_steps(*_: Any) -> SftPass:
     return SftPass(steps=10, records=160, loss_tokens=700)
 
 
-def frozen(arm: str, manifest: Path, out: Path, adapter: Path | None) -> Path:
+def frozen(arm: str, manifest: Path, out: Path, adapter: Path | None, **generation: int) -> Path:
     file = PLANS / "demo" / f"{arm}.json"
     draft = json.loads(file.read_text()) | {"data": {"manifest": str(manifest)}}
+    draft["generation"] |= generation
     if adapter is not None:
         draft["initial_adapter"] = {"path": str(adapter)}
     freeze(draft, file=file, out=out, count_sft=ten_steps)
@@ -223,6 +224,21 @@ def test_the_gates_refuse_prompts_and_answers_that_do_not_fit(plan: Path) -> Non
     ]
     assert prompts[0].expected.startswith("at most generation.max_prompt_tokens, 20")
     assert {fault.pointer for fault in found} == {"/question", "/full_answer", "/substitute_answer"}
+
+
+def test_the_gates_refuse_more_images_than_the_plan_allows(good: Builder, blank_adapter: Path, tmp_path: Path) -> None:
+    view = good.slots[3]["selected_view"]
+    view["images"] = good.sft[3]["images"] = [{**view["images"][0], "image_index": index} for index in range(9)]
+    with pytest.raises(Refusal) as caught:
+        frozen("intervention_grpo", good.write(), tmp_path / "plan.json", blank_adapter)
+    (refused,) = caught.value.faults
+    plan = frozen("intervention_grpo", good.write(), tmp_path / "plan.json", blank_adapter, max_images_per_prompt=9)
+    assert faults(plan) == []
+    edit(plan, lambda document: document["generation"].update(max_images_per_prompt=8))
+    assert faults(plan) == [refused]
+    assert (refused.gate, refused.pointer) == ("preflight", "/selected_view/images")
+    assert refused.found == "9 images (train-0.substitute)"
+    assert refused.expected == "at most generation.max_images_per_prompt, 8"
 
 
 def test_an_sft_plan_is_judged_by_its_own_rows_and_the_evaluation_rows(digits_manifest: Path, tmp_path: Path) -> None:
