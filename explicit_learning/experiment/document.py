@@ -99,9 +99,13 @@ def narrow(experiment: Experiment, *, arms: list[str] | None, seed: int | None) 
     """Return an experiment with only some RL arms, or with one seed of its own; ``None`` leaves as it is.
 
     Raises:
-        Refusal: If it has no such arm.
+        Refusal: If it has no such arm, or none is named.
     """
     known = {stage.arm: stage for stage in experiment.rl}
+    if arms is not None and not arms:
+        expected = f"arms of the experiment {experiment.name}: {', '.join(known)}"
+        fix = "name at least one, or leave --arms out to run all"
+        raise Refusal(Fault(gate=GATE, found="no arm", expected=expected, fix=fix, exit_code=ExitCode.USAGE))
     wanted = list(known) if arms is None else [_known_arm(name) for name in arms]
     wanted = [arm for arm in dict.fromkeys(wanted) if arm not in {stage.arm for stage in experiment.sft}]
     if missing := [arm for arm in wanted if arm not in known]:

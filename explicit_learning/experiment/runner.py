@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.errors import ExitCode, Fault, Refusal
+from explicit_learning.experiment.record import claim_folder
 from explicit_learning.files.progress import say
 from explicit_learning.files.resources import ROOT
 from explicit_learning.files.strict_json import load_json
@@ -176,9 +177,10 @@ def run_experiment(
         after_stage: Called with the runs so far after each of them.
 
     Raises:
-        Refusal: If a draft cannot be frozen, or RL plans differ in what they must share.
+        Refusal: If the folder is another's, a draft cannot be frozen, or RL plans differ in what they must share.
         StageFailedError: If a run ends with another code than 0.
     """
+    claim_folder(experiment, out)
     manifest = data_of(experiment, out)
     runs: list[RunOfStage] = []
     for seed in experiment.seeds:

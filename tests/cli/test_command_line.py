@@ -73,6 +73,22 @@ def test_a_foreign_folder_is_the_path_s_fault_and_not_the_disk_s(
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
+@pytest.mark.parametrize("arms", ["", ",", " , "])
+def test_a_demo_of_no_arm_writes_nothing(arms: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = run_json(capsys, "demo", "--out", str(tmp_path / "out"), "--arms", arms)
+    assert answer["exit_code"] == 64
+    assert "evi_po" in answer["faults"][0]["expected"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_demo_does_not_begin_among_a_stranger_s_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "thesis.tex").write_text("x")
+    answer = run_json(capsys, "demo", "--quick", "--out", str(tmp_path))
+    assert answer["exit_code"] == 73
+    assert answer["faults"][0]["found"] == "it holds files that are no run: thesis.tex"
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
 @pytest.mark.parametrize("words", [["check", "nowhere.json", "--json"], ["lock", "nonsense", "--json"]])
 def test_an_answer_that_nobody_can_read_ends_with_74(words: list[str]) -> None:
     with Path("/dev/full").open("w") as full:

@@ -78,6 +78,14 @@ def test_only_some_arms_and_one_seed() -> None:
     assert [stage.arm for stage in experiment.sft] == ["sft_certificate"]
 
 
+def test_no_arm_at_all_is_a_usage_error_that_names_the_arms() -> None:
+    with pytest.raises(Refusal) as caught:
+        narrow(read_experiment(DEMO), arms=[], seed=None)
+    (fault,) = caught.value.faults
+    assert (fault.found, caught.value.exit_code) == ("no arm", ExitCode.USAGE)
+    assert fault.expected.endswith("answer_grpo, intervention_grpo, defacto, papo, evi_po")
+
+
 @pytest.mark.parametrize("name", ["answer_gpro", "evi_po_ce"])
 def test_an_arm_that_is_not_in_the_experiment_is_a_usage_error(name: str) -> None:
     with pytest.raises(Refusal) as caught:
