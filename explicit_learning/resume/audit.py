@@ -26,28 +26,23 @@ if TYPE_CHECKING:
 
     from explicit_learning.launch.manifest import LaunchManifest
     from explicit_learning.resume.boundary import BoundaryProof
+    from explicit_learning.resume.state_digests import Components
 
 __all__ = [
     "AUDIT_FOLDER",
-    "Components",
     "RankAudit",
     "audit_document",
     "audit_faults",
     "audit_file",
     "process_nonce",
     "read_audits",
-    "read_state_digests",
     "write_audit",
-    "write_state_digests",
 ]
 
 GATE = "resume-audit"
 AUDIT_FOLDER = "resume-audits"
 SCHEMA_VERSION = 1
 DEFECT = "do not use this run: report the file, the installed transformers, trl and peft do not resume as they should"
-
-# Digest of each component of a rank's training state by its name in schemas/state-digests.schema.json; None if absent.
-Components = dict[str, str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,35 +88,6 @@ class RankAudit:
 def process_nonce() -> str:
     """Return this process's random name: process ids are reused, and equal in two containers."""
     return secrets.token_hex(16)
-
-
-def state_digests_name(rank: int) -> str:
-    """Return the name of a rank's state digests in a checkpoint."""
-    return f"state-digests-rank-{rank}.json"
-
-
-def write_state_digests(folder: Path, *, rank: int, step: int, components: Components) -> None:
-    """Write a rank's digests into a checkpoint that is being made; its mark will cover them.
-
-    Raises:
-        OSError: If the file cannot be written.
-    """
-    document = {"schema_version": SCHEMA_VERSION, "rank": rank, "step": step, "components": components}
-    write_json(folder / state_digests_name(rank), document)
-
-
-def read_state_digests(folder: Path, rank: int) -> Components:
-    """Return the digests that a checkpoint holds of a rank.
-
-    Raises:
-        Refusal: If the file is missing or breaks its schema.
-    """
-    path = folder / state_digests_name(rank)
-    document = load_json(path, gate=GATE)
-    if faults := validate(document, "state-digests", gate=GATE, file=str(path)):
-        raise Refusal(faults)
-    components: Components = document["components"]
-    return components
 
 
 def audit_file(manifest: LaunchManifest) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.accounting.frontier import RankFrontiers
     from explicit_learning.launch.manifest import LaunchManifest
-    from explicit_learning.resume.audit import Components
+    from explicit_learning.resume.state_digests import Components
 
 __all__ = ["BOUNDARY_NAME", "BoundaryProof", "RankBoundary", "prove_boundary", "read_boundary", "write_boundary"]
 

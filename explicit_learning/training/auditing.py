@@ -7,7 +7,7 @@ believed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
@@ -19,26 +19,54 @@ from explicit_learning.resume.audit import (
     audit_faults,
     audit_file,
     process_nonce,
-    read_state_digests,
     write_audit,
 )
 from explicit_learning.resume.boundary import RankBoundary, prove_boundary, write_boundary
 from explicit_learning.resume.digests import live_tensors_sha256, state_sha256
 from explicit_learning.resume.state import random_streams
+from explicit_learning.resume.state_digests import read_state_digests
 from explicit_learning.training.collectives import barrier, gather
 from explicit_learning.training.model import ADAPTER, base_tensors
 from explicit_learning.training.step_loop import peak_memory_bytes
 
 if TYPE_CHECKING:
-    from explicit_learning.resume.audit import Components
-    from explicit_learning.training.durable import DurableTrainer
+    import torch
+    from transformers import TrainerState, TrainingArguments
 
-__all__ = ["check_resumed", "leave_boundary", "live_components"]
+    from explicit_learning.resume.state_digests import Components
+    from explicit_learning.training.records import Records
+    from explicit_learning.training.step_loop import Loop
+
+__all__ = ["REFERENCE", "Auditable", "check_resumed", "leave_boundary", "live_components"]
 
 REFERENCE = "ref"
 
 
-def live_components(trainer: DurableTrainer) -> Components:
+class Auditable(Protocol):
+    """What is looked at of a trainer, beside the library's own attributes; `training.durable` says what each is."""
+
+    @property
+    def accelerator(self) -> Any: ...  # noqa: D102 - the library's
+    @property
+    def args(self) -> TrainingArguments: ...  # noqa: D102 - the library's
+    @property
+    def model(self) -> Any: ...  # noqa: D102 - the library's
+    @property
+    def state(self) -> TrainerState: ...  # noqa: D102 - the library's
+
+    loop: Loop
+    records: Records | None
+    resumed: list[str]
+    counters_as_loaded: str | None
+
+    def counted(self) -> dict[str, Any]:
+        """Return every counter that a resumed run must continue."""
+
+    def optimizer_and_scheduler(self) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+        """Return what training has made."""
+
+
+def live_components(trainer: Auditable) -> Components:
     """Digest everything that this rank would continue from."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     optimizer, scheduler = trainer.optimizer_and_scheduler()
@@ -58,7 +86,7 @@ def live_components(trainer: DurableTrainer) -> Components:
     }
 
 
-def leave_boundary(trainer: DurableTrainer, components: Components, *, checkpoint: str) -> None:
+def leave_boundary(trainer: Auditable, components: Components, *, checkpoint: str) -> None:
     """Write a smoke run's boundary file, on all ranks together; the checkpoint is not complete yet."""
     context = trainer.loop.context
     own = RankBoundary(
@@ -73,7 +101,7 @@ def leave_boundary(trainer: DurableTrainer, components: Components, *, checkpoin
         write_boundary(context.manifest, ranks, checkpoint=checkpoint, step=trainer.state.global_step)
 
 
-def check_resumed(trainer: DurableTrainer) -> None:
+def check_resumed(trainer: Auditable) -> None:
     """Refuse to go on from a state that was not restored, on all ranks together.
 
     That every loader was called is looked at in every run; digests are compared in smoke runs and where an audit was
@@ -97,17 +125,17 @@ def check_resumed(trainer: DurableTrainer) -> None:
         )
 
 
-def _expected(trainer: DurableTrainer) -> list[str]:
+def _expected(trainer: Auditable) -> list[str]:
     adapters = trainer.accelerator.unwrap_model(trainer.model).peft_config
     references = [REFERENCE] if REFERENCE in adapters else []
     return [ADAPTER, *references, "optimizer", "scheduler", "counters", "random_streams"]
 
 
-def _missing(trainer: DurableTrainer) -> list[str]:
+def _missing(trainer: Auditable) -> list[str]:
     return [name for name in _expected(trainer) if name not in trainer.resumed]
 
 
-def _audit(trainer: DurableTrainer) -> None:
+def _audit(trainer: Auditable) -> None:
     context, step = trainer.loop.context, trainer.state.global_step
     manifest = context.manifest
     folder = manifest.run / str(manifest.resume_checkpoint)

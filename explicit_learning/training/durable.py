@@ -25,7 +25,6 @@ from explicit_learning.resume.adapters import (
     load_adapter_weights,
     write_adapter_folder,
 )
-from explicit_learning.resume.audit import write_state_digests
 from explicit_learning.resume.checkpoints import (
     checkpoint_name,
     rotate_checkpoints,
@@ -42,6 +41,7 @@ from explicit_learning.resume.state import (
     save_counters,
     save_random_streams,
 )
+from explicit_learning.resume.state_digests import write_state_digests
 from explicit_learning.training.auditing import REFERENCE, leave_boundary, live_components
 from explicit_learning.training.collectives import barrier
 from explicit_learning.training.model import ADAPTER
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from transformers import Trainer
 
     from explicit_learning.plan.model import Plan
-    from explicit_learning.resume.audit import Components
+    from explicit_learning.resume.state_digests import Components
     from explicit_learning.training.records import Records
     from explicit_learning.training.step_loop import Loop
 
