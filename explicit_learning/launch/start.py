@@ -2,14 +2,21 @@
 
 ``exec`` keeps the process id that a shell or scheduler knows, and the run's lock, and gives a fresh interpreter an
 environment that allocators, hash seeds and CUDA read only at their start.
+
+A launch has a private folder, apart from the run's, whose disk may be full just when ranks must say so. The launcher
+removes it; one that is killed cannot. So the folder is locked for as long as the launcher lives, by the kernel, and the
+next launch on the machine, of whatever run, removes those that nobody holds.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import signal
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -27,8 +34,9 @@ if TYPE_CHECKING:
 __all__ = ["FOLDER_PREFIX", "LOCK_VARIABLE", "exec_into_launcher", "launch_environment"]
 
 LAUNCHER_MODULE = "explicit_learning.launch"
+MANIFEST_FILE = "launch.json"
 LOCK_VARIABLE = "EXPLICIT_RUN_LOCK"
-FOLDER_PREFIX = "explicit-launch-"
+FOLDER_PREFIX = "explicit-learning-launch-"
 
 
 def exec_into_launcher(
@@ -58,12 +66,17 @@ def launch_environment(
 ) -> dict[str, str]:
     """Make the launch's private folder, which the launcher removes, and return the environment that leads there.
 
+    The folder is locked by a descriptor of this process that goes along when it becomes the launcher; folders of
+    launchers that were killed are removed.
+
     Raises:
         Refusal: If the folder cannot be made (exit code 74).
     """
     try:
+        _remove_abandoned(Path(tempfile.gettempdir()))
         folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
-        where = write_launch_manifest(folder / "launch.json", manifest_document)
+        os.set_inheritable(_lock(folder), True)  # noqa: FBT003 - positional-only
+        where = write_launch_manifest(folder / MANIFEST_FILE, manifest_document)
     except OSError as error:
         raise Refusal(
             Fault(
@@ -77,3 +90,29 @@ def launch_environment(
         ) from error
     variables = rank_environment(plan, environment).variables
     return variables | scratch_environment(variables, folder) | where | {LOCK_VARIABLE: str(lock.descriptor)}
+
+
+def _lock(folder: Path) -> int:
+    """Lock a folder for this process and return the descriptor.
+
+    Raises:
+        OSError: If it is no folder, or another process holds it.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _remove_abandoned(temporary: Path) -> None:
+    """Remove this user's launch folders that no launcher holds; one without a manifest is just being made."""
+    for folder in temporary.glob(f"{FOLDER_PREFIX}*"):
+        with suppress(OSError):  # held, somebody else's, or gone by now
+            if folder.lstat().st_uid != os.geteuid() or not (folder / MANIFEST_FILE).is_file():
+                continue
+            descriptor = _lock(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(descriptor)

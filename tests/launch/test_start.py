@@ -42,6 +42,12 @@ print(json.dumps({{
 }}))
 """
 
+WAITING = """#!{python}
+import os, sys
+print(os.path.dirname(os.environ["EXPLICIT_LAUNCH_MANIFEST"]), flush=True)
+sys.stdin.read()
+"""
+
 
 def test_the_process_becomes_the_launcher_with_lock_and_environment(tmp_path: Path) -> None:
     run, launcher = tmp_path / "run", tmp_path / "launcher"
@@ -62,6 +68,45 @@ def test_the_process_becomes_the_launcher_with_lock_and_environment(tmp_path: Pa
     assert folder.parent == tmp_path
     assert folder.name.startswith(FOLDER_PREFIX)
     assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_folders_of_killed_launchers_are_removed_and_no_others(tmp_path: Path) -> None:
+    """The lock survives ``exec`` and ends with SIGKILL; a program that only waits stands for the launcher."""
+    launcher = tmp_path / "launcher"
+    launcher.write_text(WAITING.format(python=sys.executable))
+    launcher.chmod(0o755)
+    environment = dict(os.environ) | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "TMPDIR": str(tmp_path)}
+
+    def start(name: str) -> tuple[subprocess.Popen[str], Path]:
+        command = [sys.executable, "-c", STARTER, str(tmp_path / name), str(launcher)]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True, cwd=tmp_path)
+        assert process.stdout is not None
+        process.stdout.readline()
+        return process, Path(process.stdout.readline().strip())
+
+    def folders() -> set[Path]:
+        return set(tmp_path.glob(f"{FOLDER_PREFIX}*"))
+
+    unfinished = tmp_path / f"{FOLDER_PREFIX}unfinished"
+    unfinished.mkdir()
+    (tmp_path / f"{FOLDER_PREFIX}link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "launch.json").write_text("{}")
+    others = folders()
+    with start("one")[0] as first, start("two")[0] as second:
+        assert len(folders() - others) == 2
+        first.kill()
+        first.wait()
+        assert len(folders() - others) == 2
+        third, own = start("one")
+        with third:
+            assert own in folders()
+            assert len(folders() - others) == 2, "the second's and the third's"
+            third.communicate("")
+        second.communicate("")
+    assert folders() >= others
+    assert (tmp_path / "elsewhere" / "launch.json").exists()
 
 
 def test_no_place_for_the_launch_manifest_is_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
