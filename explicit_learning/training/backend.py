@@ -187,7 +187,8 @@ def _certificate_trainer(context: RankContext, policy: Policy, loop: Loop, recor
         targets=policy.targets,
         model=policy.model,
         args=sft_arguments(context, adapted_head=adapted_head),
-        train_dataset=CertificateRows(rows[: counted.records], system=system, images=_images(context)),
+        rows=CertificateRows(rows[: counted.records], system=system, images=_images(context)),
+        max_prompt_tokens=plan.generation.max_prompt_tokens,
         processing_class=policy.processor,
     )
 

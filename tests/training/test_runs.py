@@ -8,15 +8,22 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from training.worlds import Ended, launch, metrics, records, traces, write_plan
+from training.worlds import MODEL, Ended, launch, metrics, records, traces, write_plan
 
+from explicit_learning.arms import ARMS
+from explicit_learning.data.dataset import check_dataset
+from explicit_learning.data.preflight import PromptTokens, Tokens, asked_rows
+from explicit_learning.data.prompt import load_system_prompt
+from explicit_learning.data.reading import read_sft_rows, read_slot_rows
 from explicit_learning.data.slots import training_order
 from explicit_learning.errors import ExitCode
+from explicit_learning.files.resources import PROMPTS
 from explicit_learning.files.schema import validate
 from explicit_learning.plan.model import Plan, build
 from explicit_learning.provenance.facts import TrainingFacts
 from explicit_learning.provenance.tensors import file_tensors_sha256
 from explicit_learning.resume.checkpoints import complete_checkpoints, read_mark, verify_checkpoint
+from explicit_learning.training.tokens import sft_order
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,6 +56,14 @@ def _rl(certificates: Path, path: Path, digits: Path, *changes: dict[str, Any]) 
 
 def _facts(ended: Ended, rank: int = 0) -> TrainingFacts:
     return TrainingFacts.from_json(ended.outcomes[rank]["facts"], source="test")
+
+
+def prompt_lengths(digits: Path, arm: str) -> dict[str, int]:
+    """Return each row's prompt length as the gate counts it."""
+    tokens = Tokens.of_model(MODEL, load_system_prompt(PROMPTS / "common_system.txt"))
+    rows = asked_rows(check_dataset(digits / "dataset-manifest.json"), ARMS[arm])
+    counted = zip(rows, tokens.prompts(rows), strict=True)
+    return {row.name: prompt.total for row, prompt in counted if isinstance(prompt, PromptTokens)}
 
 
 def _interrupted(plan: Path, run: Path, *, at: int) -> Ended:
@@ -231,6 +246,30 @@ def test_what_is_not_finite_ends_the_run_before_the_step(
     assert ended.outcomes[0]["message"].startswith("non-finite loss: the loss is nan at optimizer step 1;")
     assert ended.outcomes[0]["exit_code"] == ExitCode.INTERNAL
     assert complete_checkpoints(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize("arm", ["sft_certificate", "answer_grpo"])
+def test_ranks_refuse_a_prompt_that_the_gate_let_through(
+    certificates: Path, digits: Path, tmp_path: Path, arm: str
+) -> None:
+    plan = write_plan(
+        tmp_path / "plan.json", arm, digits, {"initial_adapter": {"path": str(certificates / "final-adapter")}}
+    )
+    # In training order; the limit is one token below the longest, so that most rows pass.
+    slots, rows = read_slot_rows(digits / "slots.jsonl"), read_sft_rows(digits / "sft_certificate.jsonl")
+    lengths = prompt_lengths(digits, arm)
+    if arm == "answer_grpo":
+        order = training_order([slot.slot_id for slot in slots], data_seed=5, visit=0)
+    else:
+        order = [row.record_id for row in sft_order(rows, arm=arm, data_seed=5)]
+    limit = max(lengths[name] for name in order) - 1
+    frozen = json.loads(plan.read_text())
+    frozen["generation"]["max_prompt_tokens"] = limit
+    plan.write_text(json.dumps(frozen))
+    ended = launch(plan, tmp_path / "run")
+    assert (ended.status, ended.outcomes[0]["exit_code"]) == ("failed", ExitCode.CONTRACT)
+    assert f"a prompt of {limit + 1} tokens" in ended.outcomes[0]["message"]
+    assert next(name for name in order if lengths[name] > limit) in ended.outcomes[0]["message"]
 
 
 def test_gradient_checkpointing_and_bfloat16_train(certificates: Path, digits: Path, tmp_path: Path) -> None:
