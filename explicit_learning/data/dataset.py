@@ -7,7 +7,7 @@ each other. A rank that has compared the manifest's hash with the plan's may the
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from explicit_learning.data.assets import check_assets
 from explicit_learning.data.collect import FaultCollector
@@ -24,6 +24,7 @@ from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
 from explicit_learning.files.hashing import hash_files
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from explicit_learning.arms import Arm
@@ -36,6 +37,7 @@ __all__ = [
     "DatasetManifest",
     "check_dataset",
     "evaluation_file",
+    "evidence_faults",
     "load_dataset",
     "load_dataset_manifest",
     "training_file",
@@ -136,6 +138,30 @@ def load_dataset(manifest_path: Path, *, sha256: str, gate: str = "data") -> Che
     if dataset.faults:
         raise Refusal(dataset.faults)
     return dataset
+
+
+def evidence_faults(checked: CheckedDataset, *, objective: Mapping[str, Any] | None, gate: str = "data") -> list[Fault]:
+    """Return that evidence is missing where a plan's evidence weight is positive; one fault for all groups.
+
+    Args:
+        checked: The data set.
+        objective: The plan's objective; ``None`` for SFT arms.
+        gate: Name of the check, for the fault.
+    """
+    evi_po = (objective or {}).get("evi_po")
+    without = sorted({slot.group_id for slot in checked.slots if not slot.full_view.boxes and not slot.full_view.masks})
+    if not evi_po or evi_po["lambda_ev"] <= 0 or not without or checked.manifest is None:
+        return []
+    return [
+        Fault(
+            gate=gate,
+            file=str(checked.manifest.path),
+            pointer="/full_view/evidence",
+            found=f"{len(without):,} groups without evidence, the first {without[0]!r}",
+            expected="evidence in every FULL view: objective.evi_po.lambda_ev is positive",
+            fix="mark the evidence by boxes or masks, or set lambda_ev to 0",
+        )
+    ]
 
 
 def training_file(checked: CheckedDataset, arm: Arm) -> RowsFile | None:

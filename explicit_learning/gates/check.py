@@ -12,14 +12,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.arms import ARMS
+from explicit_learning.data.dataset import evidence_faults
 from explicit_learning.data.preflight import Tokens, asked_rows, check_envelope
 from explicit_learning.data.prompt import load_system_prompt
 from explicit_learning.errors import Fault, Refusal
 from explicit_learning.files.hashing import sha256_file
-from explicit_learning.gates.data import check_data, evidence_faults, image_tokens_per_row, is_as_frozen
+from explicit_learning.gates.data import check_data, image_tokens_per_row, is_as_frozen
 from explicit_learning.gates.disk import check_disk, estimate_run_bytes
 from explicit_learning.gates.environment import check_environment
 from explicit_learning.gates.hardware import check_hardware
+from explicit_learning.gates.image import check_image
 from explicit_learning.gates.model import check_folder
 from explicit_learning.gates.output import check_output
 from explicit_learning.gates.shm import LoaderShape, check_shm, required_shm_bytes
@@ -157,7 +159,9 @@ class _Gates:
         return group
 
     def _environment(self) -> list[Fault]:
-        return check_environment(find_lock(self.document.raw["environment_lock_sha256"], file=self.file))
+        lock_sha256 = self.document.raw["environment_lock_sha256"]
+        # An image of another lock differs from the plan's in every second package: one fault says it.
+        return check_image(lock_sha256, file=self.file) or check_environment(find_lock(lock_sha256, file=self.file))
 
     def _model(self) -> list[Fault]:
         model = build(Model, self._group("model"))
@@ -189,9 +193,8 @@ class _Gates:
             faults += self._shm(image_tokens_per_row(checked))
         if whole and asking_is_sound and arm and all(map(self._sound, ("model", "prompt", "generation"))):
             faults += self._envelope(checked, arm)
-        evi_po = (self.document.raw.get("objective") or {}).get("evi_po") if self._sound("objective") else None
-        if evi_po:
-            faults += evidence_faults(checked, lambda_ev=evi_po["lambda_ev"])
+        if self._sound("objective"):
+            faults += evidence_faults(checked, objective=self.document.raw["objective"])
         return faults
 
     def _envelope(self, checked: CheckedDataset, arm: Arm) -> list[Fault]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from explicit_learning.data.manifest import RowsFile
     from explicit_learning.plan.model import Data, HashedFile
 
-__all__ = ["check_data", "evidence_faults", "image_tokens_per_row", "is_as_frozen"]
+__all__ = ["check_data", "image_tokens_per_row", "is_as_frozen"]
 
 GATE = "data"
 # Side of the square of pixels behind one image token: patches of 16 pixels, merged 2 by 2 (Qwen3.5's vision tower).
@@ -154,20 +154,3 @@ def image_tokens_per_row(checked: CheckedDataset) -> int:
         ),
         default=0,
     )
-
-
-def evidence_faults(checked: CheckedDataset, *, lambda_ev: float) -> list[Fault]:
-    """Return that evidence is missing where the plan's evidence weight is positive; one fault for all groups."""
-    without = sorted({slot.group_id for slot in checked.slots if not slot.full_view.boxes and not slot.full_view.masks})
-    if lambda_ev <= 0 or not without or checked.manifest is None:
-        return []
-    return [
-        Fault(
-            gate=GATE,
-            file=str(checked.manifest.path),
-            pointer="/full_view/evidence",
-            found=f"{len(without):,} groups without evidence, the first {without[0]!r}",
-            expected="evidence in every FULL view: objective.evi_po.lambda_ev is positive",
-            fix="mark the evidence by boxes or masks, or set lambda_ev to 0",
-        )
-    ]

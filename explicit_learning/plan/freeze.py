@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.arms import ARMS
 from explicit_learning.data.answers import ANSWER_SCHEMA_REGEX
+from explicit_learning.data.dataset import evidence_faults
 from explicit_learning.data.preflight import Tokens, asked_rows, check_envelope
 from explicit_learning.data.prompt import load_system_prompt
 from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
@@ -21,8 +22,9 @@ from explicit_learning.files.hashing import sha256_file, snapshot_sha256
 from explicit_learning.files.os_errors import write_fault
 from explicit_learning.files.schema import load_schema, validate
 from explicit_learning.files.strict_json import load_json
+from explicit_learning.lock.installed import nearest_lock
 from explicit_learning.lock.parse import lock_sha256
-from explicit_learning.lock.shipped import CPU_LOCK, FULL_LOCK
+from explicit_learning.lock.shipped import FULL_LOCK
 from explicit_learning.model_files.folders import adapter_sha256, adapter_structure, model_structure, terminal_token_ids
 from explicit_learning.plan.draft import fill_defaults
 from explicit_learning.plan.draft_data import DraftData, resolve_data
@@ -131,11 +133,16 @@ def freeze(
         max_completion_tokens=filled["generation"]["max_completion_tokens"],
         file=str(file),
     )
+    # What is wrong with the rows is told beside what is wrong with the plan.
+    envelope += evidence_faults(data.checked, objective=filled["objective"])
     plan = _measured(filled, inputs, data, out)
     if arm.is_sft:
-        _fill_sft(plan, count_sft(inputs.model, inputs.prompt_text(), data.dataset, plan), file)
+        counted = count_sft(inputs.model, inputs.prompt_text(), data.dataset, plan)
+        if too_short := _fill_sft(plan, counted, file):
+            raise Refusal([*too_short, *envelope])
     plan["code_commit"], plan["code_dirty"] = _code()
-    lock = CPU_LOCK if plan["hardware"]["accelerator"] == "cpu" else FULL_LOCK
+    # A plan for GPUs may be frozen anywhere; one for CPUs runs in the environment it is frozen in, whichever that is.
+    lock = FULL_LOCK if plan["hardware"]["accelerator"] == "cuda" else nearest_lock()
     plan["environment_lock_sha256"] = lock_sha256(lock)
     plan = _ordered(plan, load_schema("plan"))
     plan[FROZEN] = frozen_config_sha256(plan)
@@ -259,12 +266,12 @@ def _measured(filled: dict[str, Any], inputs: _Inputs, data: DraftData, out: Pat
     return plan
 
 
-def _fill_sft(plan: dict[str, Any], counted: SftPass, file: Path) -> None:
-    """Write the pass that was counted into the plan; a draft that promises more steps than there are is refused."""
+def _fill_sft(plan: dict[str, Any], counted: SftPass, file: Path) -> list[Fault]:
+    """Write the pass that was counted into the plan; say so if it is not the one that the draft promises."""
     asked = plan["optimisation"].get("max_steps", counted.steps)
     if counted.steps < 1 or asked != counted.steps:
         rows = f"{counted.records} rows, {counted.loss_tokens} loss tokens"
-        raise Refusal(
+        return [
             Fault(
                 gate=GATE,
                 file=str(file),
@@ -273,11 +280,12 @@ def _fill_sft(plan: dict[str, Any], counted: SftPass, file: Path) -> None:
                 expected=f"one pass over the rows within the cap: {counted.steps} steps ({rows})",
                 fix="leave max_steps out, raise budget.max_sft_loss_tokens, or bring more rows",
             )
-        )
+        ]
     plan["optimisation"]["max_steps"] = counted.steps
     plan["budget"]["planned_sft_loss_tokens"] = counted.loss_tokens
     if plan["budget"]["max_sft_loss_tokens"] is None:
         plan["budget"]["max_sft_loss_tokens"] = counted.loss_tokens
+    return []
 
 
 def _code() -> tuple[str, bool]:

@@ -30,13 +30,19 @@ def ten_steps(*_: Any) -> SftPass:
     return SftPass(steps=10, records=160, loss_tokens=700)
 
 
-def frozen(arm: str, manifest: Path, out: Path, adapter: Path | None, **generation: int) -> Path:
+def no_step(*_: Any) -> SftPass:
+    return SftPass(steps=0, records=0, loss_tokens=0)
+
+
+def frozen(
+    arm: str, manifest: Path, out: Path, adapter: Path | None, count: Any = ten_steps, **generation: int
+) -> Path:
     file = PLANS / "demo" / f"{arm}.json"
     draft = json.loads(file.read_text()) | {"data": {"manifest": str(manifest)}}
     draft["generation"] |= generation
     if adapter is not None:
         draft["initial_adapter"] = {"path": str(adapter)}
-    freeze(draft, file=file, out=out, count_sft=ten_steps)
+    freeze(draft, file=file, out=out, count_sft=count)
     return out
 
 
@@ -259,6 +265,36 @@ def test_a_model_that_is_refused_is_refused_once(plan: Path, tmp_path: Path) -> 
     (model / "tokenizer.json").write_text("{}")
     edit(plan, lambda document: document["model"].update(path=str(model)))
     assert places(plan) == {("model", "/model/snapshot_sha256")}
+
+
+def test_freezing_and_the_gates_ask_for_evidence_where_it_is_weighed(
+    good: Builder, blank_adapter: Path, tmp_path: Path
+) -> None:
+    for row in good.slots:
+        row["full_view"].pop("evidence")
+    good.slots[0]["selected_view"].pop("evidence")
+    manifest = good.write()
+    with pytest.raises(Refusal) as caught:
+        frozen("evi_po", manifest, tmp_path / "plan.json", blank_adapter)
+    (refused,) = caught.value.faults
+    assert (refused.gate, refused.pointer) == ("data", "/full_view/evidence")
+    plan = frozen("evi_po_no_evidence", manifest, tmp_path / "plan.json", blank_adapter)
+    assert faults(plan) == []
+    edit(plan, lambda document: document.update(arm="evi_po"))
+    assert faults(plan) == []
+    edit(plan, lambda document: document["objective"]["evi_po"].update(lambda_ev=0.1))
+    assert faults(plan) == [refused]
+
+
+def test_freezing_an_sft_plan_tells_of_its_length_and_of_its_rows(good: Builder, tmp_path: Path) -> None:
+    for row in good.sft:
+        row["question"] = row["question"] + " really" * 200
+    for row in good.slots:
+        row["question"] = good.sft[0]["question"]
+    with pytest.raises(Refusal) as caught:
+        frozen("sft_certificate", good.write(), tmp_path / "plan.json", None, no_step)
+    pointers = [fault.pointer for fault in caught.value.faults]
+    assert pointers == ["/optimisation/max_steps", *["/question"] * 4]
 
 
 def test_freezing_refuses_what_does_not_fit_and_writes_nothing(

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from explicit_learning.data.dataset import check_dataset
+from explicit_learning.data.dataset import check_dataset, evidence_faults
 from explicit_learning.data.digits.writer import Size, write_dataset
-from explicit_learning.gates.data import evidence_faults
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from explicit_learning.data.group_rules import Located
     from explicit_learning.data.rows import SlotRow
+
+
+def weighed(lambda_ev: float) -> dict[str, Any]:
+    return {"papo": None, "evi_po": {"lambda_ev": lambda_ev}}
 
 
 def bare(item: Located[SlotRow]) -> Located[SlotRow]:
@@ -25,12 +28,13 @@ def test_a_group_without_evidence_is_refused_where_evidence_is_weighed(tmp_path:
     write_dataset(tmp_path / "data", seed=0, size=Size(sft_items=2, slot_groups=3, evaluation_groups=2))
     whole = check_dataset(tmp_path / "data" / "dataset-manifest.json", images=False)
     assert whole.faults == ()
-    assert evidence_faults(whole, lambda_ev=0.1) == []
+    assert evidence_faults(whole, objective=weighed(0.1)) == []
     kept = whole.slots[0].group_id
     without = dataclasses.replace(
         whole, located_slots=tuple(item if item.row.group_id == kept else bare(item) for item in whole.located_slots)
     )
-    assert evidence_faults(without, lambda_ev=0.0) == []
-    [fault] = evidence_faults(without, lambda_ev=0.1)
+    assert evidence_faults(without, objective=weighed(0.0)) == []
+    [fault] = evidence_faults(without, objective=weighed(0.1))
     assert fault.found.startswith("2 groups without evidence")
     assert fault.pointer == "/full_view/evidence"
+    assert evidence_faults(without, objective=None) == evidence_faults(without, objective={"evi_po": None}) == []
