@@ -131,6 +131,15 @@ def test_backward_passes_and_rows_per_forward_do_not_change_what_is_trained(trai
         assert narrow[0][name] == pytest.approx(whole[0][name], rel=1e-4, abs=1e-6)
 
 
+def test_a_step_that_changes_nothing_is_reported(train: Callable[..., Run]) -> None:
+    # Every completion is worth the same, whatever it says: no group has anything to prefer.
+    facts, metrics, _ = train("answer_grpo", reward={"answer": 0.0, "malformed": 0.0})
+    assert facts["unchanged_adapter_steps"] == facts["zero_gradient_steps"] == [1, 2, 3]
+    assert final_digest(facts) == facts["initial_adapter_tensors_sha256"]
+    assert facts["loss_terms"] == {"policy": {"present": True, "finite": True, "gradient": False}}
+    assert [row["groups/zero_variance"] for row in metrics] == [4.0, 4.0, 4.0]
+
+
 @pytest.mark.parametrize("arm", ["papo", "evi_po"])
 def test_stopping_and_resuming_changes_not_one_bit(
     train: Callable[..., Run], world: World, tmp_path: Path, arm: str

@@ -62,3 +62,26 @@ def test_evi_po_arms_differ_in_what_they_leave_out(arm: str) -> None:
 def test_other_arms_have_neither_block_nor_kl(arm: str) -> None:
     objective = filled(arm)
     assert (objective["papo"], objective["evi_po"], objective["beta"]) == (None, None, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("block", "name", "values"),
+    [
+        ("papo", "gamma", (-0.01, 1.01, "0.01", None)),
+        ("papo", "eta_aug", (-0.01, 1.01)),
+        ("papo", "eta_ori", (-0.01, 1.01)),
+        ("papo", "mask_probability", (0, 1, -0.5, 1.5)),
+        ("papo", "mask_patch_pixels", (0, 4097, 1.5)),
+        ("evi_po", "lambda_dir", (-0.1, 100.5, True)),
+        ("evi_po", "lambda_ev", (-0.1, 100.5)),
+        ("evi_po", "kappa", (-1,)),
+        ("evi_po", "margin", (-1,)),
+        ("evi_po", "tau", (0, -0.07, 10.5)),
+        ("evi_po", "max_rows_per_forward", (0, 4097)),
+    ],
+)
+def test_a_coefficient_out_of_range_is_refused_by_field(block: str, name: str, values: tuple[Any, ...]) -> None:
+    for value in values:
+        draft = {"objective": {block: {name: value}}}
+        pointer = f"/objective/{block}/{name}"
+        assert pointer in {fault.pointer for fault in validate(draft, "draft", gate="draft", file="d")}, value
