@@ -35,6 +35,7 @@ COMMANDS = {
     "experiment": "arms x seeds on one dataset; the same command again resumes",
     "evaluate": "greedy evaluation of a run on its frozen evaluation rows",
     "lock": "compare the environment with the lock, or resolve the lock again",
+    "contracts": "the CPU contract tests, in this environment or image",
     "doctor": "what this machine has, and what would fail on it",
 }
 

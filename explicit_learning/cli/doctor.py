@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.errors import ExitCode, Fault, Refusal, exit_code_of
 from explicit_learning.gates.disk import existing_ancestor
-from explicit_learning.gates.environment import check_environment, nearest_lock
+from explicit_learning.gates.environment import check_environment
 from explicit_learning.gates.hardware import check_hardware
+from explicit_learning.gates.image import DIGEST_VARIABLE, check_image, image_identity
 from explicit_learning.gates.machine import measure_hardware, read_limits
 from explicit_learning.gates.nvml import Inventory, NvmlUnavailable, read_inventory
 from explicit_learning.gates.output import check_output
 from explicit_learning.gates.shm import SHARED_MEMORY, LoaderShape, check_shm, required_shm_bytes
 from explicit_learning.gates.visible import VisibleDevices, visible_devices
 from explicit_learning.lock import FULL_LOCK
+from explicit_learning.lock.installed import nearest_lock
 from explicit_learning.plan.model import Hardware
 
 if TYPE_CHECKING:
@@ -36,7 +38,6 @@ __all__ = ["HELP", "NAME", "add_arguments", "run"]
 NAME = "doctor"
 HELP = "show what this machine has and what would fail on it"
 
-IMAGE_FILE = Path("/etc/explicit-learning/image.json")
 SECRETS = ("EXPLICIT_SIGNING_KEY",)
 SHOWN_VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
@@ -143,6 +144,7 @@ def _environment_faults() -> tuple[str, list[Fault], list[Fault]]:
         nearest = nearest_lock()
         cpu = check_environment(nearest)
         gpu = cpu if nearest == FULL_LOCK else check_environment(FULL_LOCK)
+        cpu, gpu = ([*check_image(None, file=None), *faults] for faults in (cpu, gpu))
     except Refusal as refusal:
         return "unreadable", list(refusal.faults), list(refusal.faults)
     return nearest.name, cpu, gpu
@@ -162,15 +164,11 @@ def _disk(runs: Path) -> dict[str, Any]:
 
 
 def _image() -> dict[str, Any]:
-    """Return the image's identity: baked in where this runs in one, with the digest that its starter declared."""
-    declared = os.environ.get("EXPLICIT_IMAGE_DIGEST")
+    """Return the image's identity: baked in where this runs in one, with the digests that its starter declared."""
     try:
-        baked = json.loads(IMAGE_FILE.read_bytes())
-    except FileNotFoundError:
-        baked = None
-    except (OSError, ValueError) as error:
-        baked = f"unreadable ({error})"
-    return {"baked_in": baked, "declared_digest": declared}
+        return image_identity()
+    except Refusal as refusal:
+        return {"problem": "; ".join(str(fault) for fault in refusal.faults)}
 
 
 def _variables() -> dict[str, str]:
@@ -229,9 +227,7 @@ def _lines(findings: _Findings) -> Iterator[str]:
     space = disk.get("problem") or f"{_size(disk['free_bytes'])} free of {_size(disk['total_bytes'])}"
     yield _row("disk", f"{space} at {disk['folder']}")
     yield from _gpu_lines(nvidia, findings.visible)
-    baked, declared = findings.image["baked_in"], findings.image["declared_digest"]
-    yield _row("image", "not in an image" if baked is None else json.dumps(baked, ensure_ascii=False))
-    yield _row("image digest", declared or "undeclared (EXPLICIT_IMAGE_DIGEST)")
+    yield from _image_lines(findings.image)
     for name, value in findings.variables.items():
         yield _row("variable", f"{name}={value}")
     for note in _notes(findings):
@@ -239,6 +235,19 @@ def _lines(findings: _Findings) -> Iterator[str]:
     yield ""
     yield from _verdict("a CPU plan", findings.cpu_faults)
     yield from _verdict("a GPU plan", findings.gpu_faults)
+
+
+def _image_lines(image: dict[str, Any]) -> Iterator[str]:
+    if "problem" in image:
+        yield _row("image", image["problem"].splitlines()[0])
+        return
+    baked = image["baked_in"]
+    yield _row("image", "not in an image" if baked is None else json.dumps(baked, ensure_ascii=False))
+    known = {kind: digest for kind, digest in image["digests"].items() if digest["value"]}
+    for kind, digest in known.items():
+        yield _row("image digest", f"{kind} {digest['value']} ({digest['known_by']})")
+    if baked and not known:
+        yield _row("image digest", f"undeclared ({DIGEST_VARIABLE})")
 
 
 def _gpu_lines(inventory: Inventory | NvmlUnavailable, visible: VisibleDevices) -> Iterator[str]:

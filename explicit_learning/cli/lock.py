@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from explicit_learning.cli.output import add_json_argument, answer
 from explicit_learning.errors import ExitCode
 from explicit_learning.files.resources import ROOT
-from explicit_learning.gates.environment import check_environment, nearest_lock
+from explicit_learning.gates.environment import check_environment
 from explicit_learning.lock import CPU_LOCK, FULL_LOCK, IMAGE_LOCK, LINT_LOCK, lock_sha256, read_lock, subset_faults
+from explicit_learning.lock.installed import nearest_lock
 
 if TYPE_CHECKING:
     import argparse

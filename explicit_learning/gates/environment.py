@@ -11,63 +11,26 @@ from __future__ import annotations
 import base64
 import csv
 import hashlib
-import os
 import platform
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.errors import ExitCode, Fault
 from explicit_learning.files.progress import progress
-from explicit_learning.lock import Lock, expected_packages, normalise, read_lock, shipped_locks
+from explicit_learning.lock import Lock, expected_packages, read_lock
+from explicit_learning.lock.installed import Installed, installed_packages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
-__all__ = ["Installed", "check_environment", "installed_packages", "nearest_lock"]
+__all__ = ["check_environment"]
 
 GATE = "environment"
 
-# Ours is the program being checked, whatever its version; pip and the like install, and are never imported by a run.
-EXEMPT = frozenset({"explicit-learning", "pip"})
 LISTED = 12
 THREADS = 8
 MAKE = "use the environment that `make -s env` makes, or the image"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Installed:
-    """One installed distribution.
-
-    Attributes:
-        name: Normalised name.
-        version: Version as its folder says; ``""`` where the folder names none.
-        metadata: Its ``*.dist-info`` or ``*.egg-info``.
-    """
-
-    name: str
-    version: str
-    metadata: Path
-
-
-def installed_packages(search_path: Iterable[str] | None = None) -> list[Installed]:
-    """Return every distribution on the import search path (default: `sys.path`), in the order Python finds them."""
-    found: list[Installed] = []
-    for folder in dict.fromkeys(os.path.realpath(entry or ".") for entry in (search_path or sys.path)):
-        try:
-            entries = sorted(os.listdir(folder))  # noqa: PTH208 - names only, and half the time of Path.iterdir
-        except OSError:
-            continue  # Python itself skips entries that are missing, unreadable or archives without metadata
-        for entry in entries:
-            stem, _, kind = entry.rpartition(".")
-            if kind in {"dist-info", "egg-info"}:
-                name, _, version = stem.partition("-")
-                if kind == "egg-info":  # NAME-VERSION-pyX.Y
-                    version = version.partition("-py")[0]
-                found.append(Installed(name=normalise(name), version=version, metadata=Path(folder, entry)))
-    return found
 
 
 def check_environment(lock_path: Path, *, deep: bool = False, search_path: Sequence[str] | None = None) -> list[Fault]:
@@ -85,26 +48,11 @@ def check_environment(lock_path: Path, *, deep: bool = False, search_path: Seque
         Refusal: If the lock cannot be read or contradicts itself.
     """
     lock = read_lock(lock_path)
-    installed = [package for package in installed_packages(search_path) if package.name not in EXEMPT]
+    installed = installed_packages(search_path)
     faults = [*_interpreter_faults(lock), *_package_faults(lock, installed)]
     if deep:
         faults += _file_faults(lock, installed)
     return faults
-
-
-def nearest_lock() -> Path:
-    """Return the shipped lock that this environment agrees with, or else the one it differs from least.
-
-    A plan is frozen against this one. The full lock wins a tie.
-
-    Raises:
-        Refusal: If a lock cannot be read or contradicts itself.
-    """
-    installed = {(package.name, package.version) for package in installed_packages() if package.name not in EXEMPT}
-    return min(
-        shipped_locks().values(),
-        key=lambda path: len(installed ^ set(expected_packages(read_lock(path)).items())),
-    )
 
 
 def _interpreter_faults(lock: Lock) -> Iterator[Fault]:

@@ -1,35 +1,167 @@
-"""What is known about the container image, each fact labelled with how it is known.
+"""The container image: what is known about it, how it is known, and whether that agrees.
 
-An image cannot learn its own digest: whoever starts it declares it. What was baked in at build time (lock hash, commit,
-base digest) is measured. A declaration is never silently believed as if it had been measured.
+An image cannot learn its own digest: whoever starts it declares it, in ``EXPLICIT_IMAGE_DIGEST``. What was baked in at
+build time (lock, commit, base image, bill of materials) is measured. A declaration is never believed as if it had been
+measured, and one that contradicts what was measured is refused: a record that says two things proves neither.
 """
 
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
+from explicit_learning.files.hashing import sha256_file
+from explicit_learning.files.resources import ROOT
+from explicit_learning.files.schema import validate
 from explicit_learning.files.strict_json import load_json
 from explicit_learning.provenance.code import IMAGE_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping
 
-__all__ = ["DIGEST_VARIABLE", "image_identity"]
+__all__ = ["BILL_NAME", "DIGEST_VARIABLE", "KINDS", "baked_identity", "check_image", "image_identity"]
 
+GATE = "image"
 DIGEST_VARIABLE = "EXPLICIT_IMAGE_DIGEST"
+BILL_NAME = "sbom.cdx.json"
+# What podman tells a privileged container about the image it was started from.
+CONTAINER_FILE = Path("/run/.containerenv")
+# An index lists manifests, one a platform; a manifest lists the layers and names the config, whose digest is the image
+# ID that `docker images` shows; a SIF is what Apptainer makes of an image: one file, with a digest of its own.
+KINDS = ("index", "manifest", "config", "sif")
+ENTRY = re.compile(
+    r"(?:(?P<kind>[a-z]+)=)?(?:(?P<name>[A-Za-z0-9][A-Za-z0-9._/:-]*)@)?(?P<digest>sha256:[0-9a-f]{64})", re.ASCII
+)
+LOCK_TAG = re.compile(r":lock-([0-9a-f]{12})$", re.ASCII)
+IMAGE_ID = re.compile(r'^imageid="(?:sha256:)?([0-9a-f]{64})"$', re.MULTILINE | re.ASCII)
+FORM = "[config=|manifest=|index=|sif=][NAME@]sha256: and 64 hexadecimal digits; several are separated by commas"
+DECLARE = "declare the digest of the image that you start: the Makefile, compose.gpu.yml and deploy/slurm do it"
 
 
-def image_identity(environment: Mapping[str, str] = os.environ, image_file: Path = IMAGE_FILE) -> dict[str, Any]:
-    """Return the image's identity: the declared digest, and what the build baked in.
+def image_identity(
+    environment: Mapping[str, str] = os.environ, image_file: Path = IMAGE_FILE, container_file: Path = CONTAINER_FILE
+) -> dict[str, Any]:
+    """Return the image's identity, for the run manifest.
+
+    Returns:
+        ``digests`` (by kind, each with ``known_by``: measured, declared or undeclared), ``name`` (as declared, or
+        ``None``) and ``baked_in`` (``None`` outside an image).
 
     Raises:
-        Refusal: If the baked file cannot be read.
+        Refusal: With exit code 78 if something is unreadable, or contradicts something else.
     """
-    digest = environment.get(DIGEST_VARIABLE) or None
-    return {
-        "digest": digest,
-        "digest_known_by": "declared" if digest else "undeclared",
-        "baked_in": load_json(image_file, gate="image") if image_file.exists() else None,
-    }
+    declared, name, faults = _declared(environment.get(DIGEST_VARIABLE, ""))
+    baked = baked_identity(image_file)
+    measured = _measured(container_file)
+    digests: dict[str, dict[str, str | None]] = {}
+    for kind in KINDS:
+        said, seen = declared.get(kind), measured.get(kind)
+        if said and seen and said != seen:
+            fix = f"unset {DIGEST_VARIABLE}, or {DECLARE}"
+            faults.append(_fault(DIGEST_VARIABLE, f"{kind}={said}", f"{kind}={seen}, as {container_file} says", fix))
+        known_by = "measured" if seen else "declared" if said else "undeclared"
+        digests[kind] = {"value": seen or said, "known_by": known_by}
+    if baked and name and (tag := LOCK_TAG.search(name)) and not baked["lock_sha256"].startswith(tag[1]):
+        expected = f"a name that ends in :lock-{baked['lock_sha256'][:12]}, the lock that is baked into this image"
+        faults.append(_fault(DIGEST_VARIABLE, name, expected, DECLARE))
+    if faults:
+        raise Refusal(faults)
+    return {"digests": digests, "name": name, "baked_in": baked}
+
+
+def check_image(
+    lock_sha256: str | None,
+    *,
+    file: str | None,
+    environment: Mapping[str, str] = os.environ,
+    image_file: Path = IMAGE_FILE,
+) -> list[Fault]:
+    """Compare the image with what it says about itself, and with the lock that a plan was frozen for.
+
+    Args:
+        lock_sha256: The plan's ``environment_lock_sha256``; ``None`` compares nothing with it.
+        file: The plan, for faults.
+        environment: Environment to read the declaration from.
+        image_file: The baked identity.
+
+    Returns:
+        Faults with exit code 78; outside an image, only those of a declaration.
+    """
+    try:
+        image_identity(environment, image_file)
+        baked = baked_identity(image_file)
+    except Refusal as refusal:
+        return list(refusal.faults)
+    if baked is None:
+        return []
+    faults = [*_changed(baked, image_file)]
+    if not faults and lock_sha256 is not None and lock_sha256 != baked["lock_sha256"]:
+        fix = f"start the image el:lock-{lock_sha256[:12]}, or freeze the draft again in this one"
+        expected = f"{baked['lock_sha256']} ({baked['lock']}), the lock of this image"
+        faults.append(_fault("/environment_lock_sha256", lock_sha256, expected, fix, file=file))
+    return faults
+
+
+def baked_identity(image_file: Path = IMAGE_FILE) -> dict[str, Any] | None:
+    """Return what the build left in the image; ``None`` outside one.
+
+    Raises:
+        Refusal: With exit code 78 if it cannot be read or is not what a build leaves.
+    """
+    if not image_file.exists():
+        return None
+    value: dict[str, Any] = load_json(image_file, gate=GATE)
+    if faults := validate(value, "image-identity", gate=GATE, file=str(image_file)):
+        raise Refusal(faults)
+    return value
+
+
+def _changed(baked: dict[str, Any], image_file: Path) -> Iterator[Fault]:
+    """Say which of the files that the identity names are not what was built."""
+    bill = image_file.with_name(BILL_NAME)
+    for pointer, path in (("/lock_sha256", ROOT / baked["lock"]), ("/sbom_sha256", bill)):
+        expected = baked[pointer.removeprefix("/")]
+        try:
+            found = sha256_file(path)
+        except OSError as error:
+            found = error.strerror or str(error)
+        if found != expected:
+            fix = "start the image as it was built: something changed files in it"
+            yield _fault(pointer, f"{path}: {found}", f"SHA-256 {expected}", fix, file=str(image_file))
+
+
+def _declared(text: str) -> tuple[dict[str, str], str | None, list[Fault]]:
+    """Return the declared digests by kind, the image's name if one was declared, and what is wrong with the text."""
+    digests: dict[str, str] = {}
+    name = None
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        match = ENTRY.fullmatch(entry)
+        # Where no kind is named: `NAME@sha256:…` is how registries name manifests, and a bare digest is an image ID.
+        kind = match and (match["kind"] or ("manifest" if match["name"] else "config"))
+        if match is None or kind not in KINDS or digests.setdefault(kind, match["digest"]) != match["digest"]:
+            return {}, None, [_fault(DIGEST_VARIABLE, found_text(text), f"{FORM}, each kind once", DECLARE)]
+        name = match["name"] or name
+    return digests, name, []
+
+
+def _measured(container_file: Path) -> dict[str, str]:
+    try:
+        found = IMAGE_ID.search(container_file.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return {}
+    return {"config": f"sha256:{found[1]}"} if found else {}
+
+
+def _fault(pointer: str, found: str, expected: str, fix: str, *, file: str | None = None) -> Fault:
+    return Fault(
+        gate=GATE,
+        file=file,
+        pointer=pointer,
+        found=found,
+        expected=expected,
+        fix=fix,
+        exit_code=ExitCode.ENVIRONMENT,
+    )

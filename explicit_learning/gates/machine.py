@@ -76,7 +76,9 @@ def measure_hardware(inventory: Inventory | NvmlUnavailable | None = None) -> di
 
 def container_runtime() -> str:
     """Return what this process is contained in as far as it can be told: a runtime's name, or ``none detected``."""
-    names = [name for variable, name in RUNTIME_VARIABLES.items() if variable in os.environ]
+    # The variable is what systemd asks of container managers; podman sets it.
+    names = [os.environ["container"]] if os.environ.get("container") else []
+    names += [name for variable, name in RUNTIME_VARIABLES.items() if variable in os.environ]
     names += [name for file, name in RUNTIME_FILES.items() if Path(file).exists()]
     return "+".join(dict.fromkeys(names)) or "none detected"
 

@@ -22,8 +22,9 @@ from explicit_learning.files.hashing import sha256_file, snapshot_sha256
 from explicit_learning.files.os_errors import write_fault
 from explicit_learning.files.schema import load_schema, validate
 from explicit_learning.files.strict_json import load_json
+from explicit_learning.lock.installed import nearest_lock
 from explicit_learning.lock.parse import lock_sha256
-from explicit_learning.lock.shipped import CPU_LOCK, FULL_LOCK
+from explicit_learning.lock.shipped import FULL_LOCK
 from explicit_learning.model_files.folders import adapter_sha256, adapter_structure, model_structure, terminal_token_ids
 from explicit_learning.plan.draft import fill_defaults
 from explicit_learning.plan.draft_data import DraftData, resolve_data
@@ -140,7 +141,8 @@ def freeze(
         if too_short := _fill_sft(plan, counted, file):
             raise Refusal([*too_short, *envelope])
     plan["code_commit"], plan["code_dirty"] = _code()
-    lock = CPU_LOCK if plan["hardware"]["accelerator"] == "cpu" else FULL_LOCK
+    # A plan for GPUs may be frozen anywhere; one for CPUs runs in the environment it is frozen in, whichever that is.
+    lock = FULL_LOCK if plan["hardware"]["accelerator"] == "cuda" else nearest_lock()
     plan["environment_lock_sha256"] = lock_sha256(lock)
     plan = _ordered(plan, load_schema("plan"))
     plan[FROZEN] = frozen_config_sha256(plan)

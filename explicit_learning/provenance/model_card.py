@@ -54,7 +54,7 @@ def model_card(
         "initial adapter": plan.initial_adapter.sha256 if plan.initial_adapter else None,
         "this adapter's tensors": adapter_tensors_sha256,
         "environment lock": plan.environment_lock_sha256,
-        "image": frozen["image"].get("digest"),
+        "image": _image(frozen["image"]),
         "code commit, frozen": plan.code_commit + (" (with changes)" if plan.code_dirty else ""),
         "code commit, running": running_commit,
     }
@@ -109,6 +109,11 @@ def _base_name(plan: Plan) -> str:
     """Return the last two parts of the model's path: hubs name a model ``OWNER/NAME``, and mirrors keep that layout."""
     parts = [part for part in plan.model.path.split("/") if part not in {"", ".", ".."}]
     return "/".join(parts[-2:])
+
+
+def _image(image: Mapping[str, Any]) -> str | None:
+    known = [(kind, digest) for kind, digest in image["digests"].items() if digest["value"]]
+    return ", ".join(f"{kind} {digest['value']} ({digest['known_by']})" for kind, digest in known) or None
 
 
 def _docker(plan: Plan) -> str:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from explicit_learning.errors import ExitCode, exit_code_of
-from explicit_learning.gates.environment import check_environment, installed_packages, nearest_lock
+from explicit_learning.gates.environment import check_environment
 from explicit_learning.lock import expected_packages, read_lock
+from explicit_learning.lock.installed import installed_packages, nearest_lock
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 STEPS, BATCH, RANKS, GENERATIONS = 3, 4, 2, 2
 HARDWARE = {"accelerator": "cpu", "gpus": []}
-IMAGE = {"digest": None, "digest_known_by": "undeclared"}
+UNKNOWN = {"value": None, "known_by": "undeclared"}
+IMAGE = {"digests": dict.fromkeys(("index", "manifest", "config", "sif"), UNKNOWN), "name": None, "baked_in": None}
 
 
 def plan_document(**changes: Any) -> dict[str, Any]:

@@ -1,0 +1,72 @@
+# The image that runs a frozen plan: docker run --rm --gpus all -v $PWD:/work el:lock plan.json
+#
+# Built by `make image` (docker or podman) and, on a machine with neither a registry nor a GPU, by `make image-cpu`.
+# What it consists of is decided elsewhere: by the lock (packages, base image digests) and by the commit. Build arguments:
+#   LOCK                 full (environment.lock) or cpu (environment.cpu.lock)
+#   CODE_COMMIT          the commit of this checkout, 40 hexadecimal digits; required
+#   LOCK_SHA256          the lock's hash, for the label
+#   CODE_DIRTY           whether tracked files differ from it: true or false
+#   BASE_IMAGE           another base for both stages; BASE_DIGEST is then its digest, for the record
+#   BUILD_IMAGE          another base for the build stage alone
+#   COMPUTE_CAPABILITIES what flash-attn and causal-conv1d are compiled for (full only)
+#   COMPILE_JOBS         compilers at once; each takes up to 9 GiB of memory for flash-attn
+#   SOURCE_DATE_EPOCH    the time that files and image get
+# An optional secret `ca` is a bundle of certificates for a network whose proxy has its own.
+
+ARG BASE_IMAGE
+# As in environment.lock's head; a test holds the two together.
+ARG BUILD_IMAGE=${BASE_IMAGE:-nvidia/cuda:13.0.2-devel-ubuntu24.04@sha256:0eee3094c71518ad31d011a594ae6ed6de72959ee07e318cb31cffe71690e90c}
+
+FROM ${BUILD_IMAGE} AS build
+ARG SOURCE_DATE_EPOCH=1700000000
+ARG LOCK=full
+COPY deploy/image/system.sh /opt/build/
+RUN /opt/build/system.sh build
+COPY environment.lock environment.cpu.lock image.lock deploy/image/packages.sh /opt/build/
+RUN --mount=type=secret,id=ca,required=false /opt/build/packages.sh fetch
+# Nothing may be downloaded from here on: flash-attn's own setup would take an unhashed binary from the network.
+ARG COMPUTE_CAPABILITIES="8.0 9.0 10.0"
+ARG COMPILE_JOBS=4
+COPY deploy/image/compile.sh /opt/build/
+COPY deploy/image/no_network /opt/build/no_network
+RUN /opt/build/compile.sh
+
+FROM ${BASE_IMAGE:-nvidia/cuda:13.0.2-runtime-ubuntu24.04@sha256:6a0e31b59e70890446f2c17356d6efc0d54260090a8c63d6ca7c2ad049db95d2}
+ARG SOURCE_DATE_EPOCH=1700000000
+ARG LOCK=full
+COPY deploy/image/system.sh /opt/build/
+RUN /opt/build/system.sh runtime
+COPY --from=build /opt/env /opt/env
+
+# One writable folder for all caches, and one for runs where no folder is mounted at /work; both work for any user.
+ENV PATH=/opt/env/bin:$PATH \
+    HOME=/cache TMPDIR=/cache XDG_CACHE_HOME=/cache USER=explicit LOGNAME=explicit \
+    HF_HOME=/cache/huggingface TRITON_CACHE_DIR=/cache/triton TORCHINDUCTOR_CACHE_DIR=/cache/inductor \
+    CUDA_CACHE_PATH=/cache/cuda VLLM_CACHE_ROOT=/cache/vllm FLASHINFER_WORKSPACE_BASE=/cache \
+    MPLCONFIGDIR=/cache/matplotlib \
+    HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_DATASETS_OFFLINE=1 \
+    PYTHONNOUSERSITE=1 PYTHONDONTWRITEBYTECODE=1 PYTHONUTF8=1 \
+    NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+
+COPY . /opt/explicit-learning
+ARG CODE_COMMIT
+ARG CODE_DIRTY=false
+ARG LOCK_SHA256
+ARG BASE_IMAGE
+ARG BASE_DIGEST
+RUN --mount=type=bind,from=build,source=/opt/tools,target=/opt/tools /opt/explicit-learning/deploy/image/bake.sh
+
+LABEL org.opencontainers.image.title="Explicit Learning" \
+    org.opencontainers.image.description="Takes a frozen plan to a trained adapter that anyone can check" \
+    org.opencontainers.image.licenses="Apache-2.0" \
+    org.opencontainers.image.revision="${CODE_COMMIT}" \
+    org.opencontainers.image.base.digest="${BASE_DIGEST}" \
+    explicit-learning.lock="${LOCK}" \
+    explicit-learning.lock.sha256="${LOCK_SHA256}"
+
+VOLUME ["/cache", "/out"]
+WORKDIR /work
+# The first user of most machines; any other works too (--user).
+USER 1000:1000
+ENTRYPOINT ["/usr/bin/tini", "-s", "--", "/opt/env/bin/python", "/opt/explicit-learning/entrypoint.py"]
+CMD ["--help"]

@@ -1,0 +1,38 @@
+#!/bin/sh
+# The last step of the build: what the image says about itself, and a plan that runs with nothing mounted.
+#
+# Leaves /etc/explicit-learning/image.json (lock, commit, base image), /etc/explicit-learning/sbom.cdx.json (the bill of
+# materials) and, in /work, a frozen plan of the embedded dataset.
+set -eu
+umask 022
+root=/opt/explicit-learning
+case $CODE_COMMIT in
+    *[!0-9a-f]* | '') bad=1 ;;
+    *) bad=$([ ${#CODE_COMMIT} -eq 40 ] || echo 1) ;;
+esac
+if [ -n "$bad" ]; then
+    echo "CODE_COMMIT is '$CODE_COMMIT'; expected 40 hexadecimal digits: --build-arg CODE_COMMIT=\$(git rev-parse HEAD)" >&2
+    exit 64
+fi
+
+# Neither the builder's umask nor the checkout's owner matters to what a user of any id may read.
+chown -R 0:0 "$root"
+chmod -R u=rwX,go=rX "$root"
+mkdir -p /etc/explicit-learning /work /cache /out
+grep -q '^[^:]*:[^:]*:1000:' /etc/passwd || echo 'explicit:x:1000:1000:Explicit Learning:/cache:/usr/sbin/nologin' >>/etc/passwd
+grep -q '^[^:]*:[^:]*:1000:' /etc/group || echo 'explicit:x:1000:' >>/etc/group
+
+export PYTHONHASHSEED=0
+/opt/env/bin/python -m compileall -q -j 1 --invalidation-mode unchecked-hash "$root/explicit_learning" "$root/tests"
+/opt/tools/bin/python "$root/deploy/image/bill_of_materials.py" /opt/env >/etc/explicit-learning/sbom.cdx.json
+PYTHONPATH=$root /opt/env/bin/python "$root/deploy/image/identity.py" >/etc/explicit-learning/image.json
+
+printf '#!/bin/sh\nexec /opt/env/bin/python %s/entrypoint.py "$@"\n' "$root" >/usr/local/bin/el
+chmod 755 /usr/local/bin/el
+
+cd /work
+/opt/env/bin/python "$root/entrypoint.py" freeze "$root/plans/demo/intervention_grpo.json" -o plan.json
+# Without a mount at /work, runs go to the volume.
+ln -s /out runs
+chmod 1777 /work /cache /out
+rm -rf /opt/build /cache/* /cache/.[!.]* /root/.cache /tmp/* 2>/dev/null || true

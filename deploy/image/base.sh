@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Makes the base of the CPU image from Debian packages, where no registry can be reached: prints its image ID.
+#
+# What it holds is what the runtime base of the real image holds for this purpose: a Python, certificates, tini. The
+# same packages make the same bytes.
+set -euo pipefail
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-1700000000}
+work=$(mktemp -d)
+trap 'rm -rf -- "$work"' EXIT
+umask 022
+# The builder's own name servers and name would end up in it.
+# shellcheck disable=SC2016 # $1 is mmdebstrap's
+mmdebstrap --mode=root --quiet --variant=minbase --include=python3-minimal,python3-venv,ca-certificates,tini \
+    --customize-hook='rm -f "$1/etc/resolv.conf" "$1/etc/hostname"' bookworm "$work/base.tar" >&2
+touch -d "@$SOURCE_DATE_EPOCH" "$work/base.tar"
+# podman reports on standard error, and prints the image's ID.
+podman import --quiet -c 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' \
+    "$work/base.tar" localhost/el-base:cpu

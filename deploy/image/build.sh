@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Builds the image and prints its digests: build.sh full|cpu [--no-cache]
+#
+#   full   with docker or podman, whichever is there; needs a registry for the base images, and hours to compile
+#   cpu    with buildah, from a base made of Debian packages; needs no registry, no daemon and no GPU
+#
+# Leaves, in build/image/: el-LOCK.id (the image's ID, which is its config digest), el-LOCK.sbom.json and, for cpu,
+# el-LOCK.oci.tar with el-LOCK.manifest (the manifest digest).
+set -euo pipefail
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.."
+kind=${1:?full or cpu}
+shift
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-1700000000}
+out=${EXPLICIT_IMAGE_OUT:-build/image}
+mkdir -p -- "$out"
+
+commit=$(git rev-parse HEAD)
+dirty=false
+[ -z "$(git status --porcelain --untracked-files=normal)" ] || dirty=true
+case $kind in
+    full) lock=environment.lock name=el ;;
+    cpu) lock=environment.cpu.lock name=${EXPLICIT_IMAGE_NAME:-localhost/el} ;;
+    *) echo "'$kind' is neither full nor cpu" >&2; exit 64 ;;
+esac
+lock_sha256=$(sha256sum "$lock" | cut -d ' ' -f 1)
+tag=lock-${lock_sha256:0:12}
+arguments=(--build-arg "LOCK=$kind" --build-arg "LOCK_SHA256=$lock_sha256" --build-arg "CODE_COMMIT=$commit"
+    --build-arg "CODE_DIRTY=$dirty" --build-arg "SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH")
+ca=${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}
+[ ! -e "$ca" ] || arguments+=(--secret "id=ca,src=$ca")
+[ -z "${COMPUTE_CAPABILITIES:-}" ] || arguments+=(--build-arg "COMPUTE_CAPABILITIES=$COMPUTE_CAPABILITIES")
+[ -z "${COMPILE_JOBS:-}" ] || arguments+=(--build-arg "COMPILE_JOBS=$COMPILE_JOBS")
+
+if [ "$kind" = cpu ]; then
+    base=$("deploy/image/base.sh")
+    base=${base#sha256:}
+    buildah build --isolation chroot --network host --timestamp "$SOURCE_DATE_EPOCH" --identity-label=false --layers=false \
+        --build-arg BASE_IMAGE=localhost/el-base:cpu --build-arg "BASE_DIGEST=sha256:$base" \
+        "${arguments[@]}" "$@" --iidfile "$out/el-$kind.id" -t "$name:lock" -t "$name:$tag" .
+    engine=podman
+elif docker info >/dev/null 2>&1; then
+    # BuildKit rewrites the times of files and of the image to SOURCE_DATE_EPOCH.
+    docker buildx build --provenance=false --output "type=docker,rewrite-timestamp=true" "${arguments[@]}" "$@" \
+        --iidfile "$out/el-$kind.id" -t "$name:lock" -t "$name:$tag" .
+    engine=docker
+else
+    podman build --timestamp "$SOURCE_DATE_EPOCH" --identity-label=false "${arguments[@]}" "$@" \
+        --iidfile "$out/el-$kind.id" -t "$name:lock" -t "$name:$tag" .
+    engine=podman
+fi
+id=$(cat "$out/el-$kind.id")
+[ "${id#sha256:}" != "$id" ] || { id=sha256:$id; printf '%s' "$id" >"$out/el-$kind.id"; }
+
+container=$("$engine" create "$id")
+"$engine" cp "$container:/etc/explicit-learning/sbom.cdx.json" "$out/el-$kind.sbom.json"
+"$engine" rm "$container" >/dev/null
+echo "image    $name:lock, $name:$tag"
+echo "config   $id"
+echo "sbom     sha256:$(sha256sum "$out/el-$kind.sbom.json" | cut -d ' ' -f 1)  $out/el-$kind.sbom.json"
+if [ "$kind" = cpu ]; then
+    rm -f -- "$out/el-$kind.oci.tar"
+    buildah push --quiet --digestfile "$out/el-$kind.manifest" "$id" "oci-archive:$out/el-$kind.oci.tar:$name:lock"
+    echo "manifest $(cat "$out/el-$kind.manifest")  $out/el-$kind.oci.tar"
+fi

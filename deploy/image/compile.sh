@@ -1,0 +1,27 @@
+#!/bin/sh
+# Compiles what has no wheel from the sources that packages.sh fetched and checked, without network, and then all Python
+# files of the environment to bytecode.
+#
+# The bytecode carries no time and is never compared with its source (files of an image do not change), so that two
+# builds agree, and so that a container with a read-only root does not compile all of torch at each start.
+set -eu
+umask 022
+cd /opt/build
+if [ -s sources.txt ]; then
+    export FLASH_ATTENTION_FORCE_BUILD=TRUE CAUSAL_CONV1D_FORCE_BUILD=TRUE
+    export TORCH_CUDA_ARCH_LIST="$COMPUTE_CAPABILITIES" MAX_JOBS="$COMPILE_JOBS" NVCC_THREADS=1
+    # flash-attn's own name for the same: 9.0 is 90.
+    FLASH_ATTN_CUDA_ARCHS=$(echo "$COMPUTE_CAPABILITIES" | tr -d . | tr ' ' ';')
+    export FLASH_ATTN_CUDA_ARCHS
+    export PYTHONPATH=/opt/build/no_network PYTHONDONTWRITEBYTECODE=1 PYTHONHASHSEED=0
+    # Where the builder allows it, there is no network at all.
+    alone=
+    if unshare --net true 2>/dev/null; then alone='unshare --net'; fi
+    python3 -m venv /opt/build/pip
+    $alone /opt/build/pip/bin/python -m pip --python /opt/env/bin/python install --no-index --no-deps \
+        --no-build-isolation --require-hashes --no-binary :all: --find-links /opt/sources --no-compile -r sources.txt
+    rm -rf /opt/build/pip
+fi
+# One process: bytecode depends on what its compiler has seen before.
+PYTHONHASHSEED=0 /opt/env/bin/python -m compileall -q -j 1 --invalidation-mode unchecked-hash /opt/env/lib ||
+    echo "some files are no Python of this version, as in every environment (templates, examples)"

@@ -1,0 +1,53 @@
+#!/bin/sh
+# The Python packages of the lock, by hash: wheels into /opt/env, sources to be compiled into /opt/sources, and the tools
+# of the build into /opt/tools. This is the only step of the build that downloads Python packages.
+#
+# usage: packages.sh fetch
+set -eu
+[ "$1" = fetch ]
+umask 022
+cd /opt/build
+case $LOCK in
+    full) lock=environment.lock ;;
+    cpu) lock=environment.cpu.lock ;;
+    *) echo "LOCK is '$LOCK'; expected full or cpu" >&2; exit 64 ;;
+esac
+if [ -e /run/secrets/ca ]; then
+    export PIP_CERT=/run/secrets/ca SSL_CERT_FILE=/run/secrets/ca
+fi
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PYTHONDONTWRITEBYTECODE=1 PYTHONNOUSERSITE=1 \
+    UV_NO_CACHE=1 UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never
+
+entry() { awk -v name="$1==" 'index($0, name) == 1 { on = 1 } on { print } on && !/\\$/ { exit }' "$lock"; } # NAME
+
+work=$(mktemp -d)
+python3 -m venv "$work/bootstrap"
+entry uv >"$work/uv.txt"
+"$work/bootstrap/bin/python" -m pip install --quiet --require-hashes --only-binary :all: --no-deps -r "$work/uv.txt"
+install() { # FOLDER REQUIREMENTS OPTION...
+    folder=$1 requirements=$2
+    shift 2
+    "$work/bootstrap/bin/uv" venv --quiet --no-project --python /usr/bin/python3 "$folder"
+    "$work/bootstrap/bin/uv" pip install --quiet --python "$folder/bin/python" --require-hashes --only-binary :all: \
+        "$@" -r "$requirements"
+}
+
+# Named in the lock's head; these have no wheels.
+sources=$(sed -n 's/^# compiled_from_source = \[\(.*\)\]$/\1/p' "$lock" | tr -d '",')
+cp "$lock" "$work/wheels.txt"
+: >/opt/build/sources.txt
+for name in $sources; do
+    entry "$name" >>/opt/build/sources.txt
+    entry "$name" >"$work/entry.txt"
+    awk 'NR == FNR { drop[$0] = 1; next } !($0 in drop)' "$work/entry.txt" "$work/wheels.txt" >"$work/rest.txt"
+    mv "$work/rest.txt" "$work/wheels.txt"
+done
+install /opt/env "$work/wheels.txt" --no-deps
+install /opt/tools image.lock
+mkdir -p /opt/sources
+if [ -s /opt/build/sources.txt ]; then
+    # pip asks each source for its metadata; their build scripts then must not compile yet.
+    "$work/bootstrap/bin/python" -m pip --python /opt/env/bin/python download --quiet --require-hashes --no-deps \
+        --no-binary :all: --no-build-isolation --dest /opt/sources -r /opt/build/sources.txt
+fi
+rm -rf "$work"

@@ -1,0 +1,59 @@
+"""`el contracts`: the tests that need neither a GPU nor a checkout, in the environment that runs plans.
+
+An image is believed to be right because these pass in it, on the machine that is to run it, under the user and the
+restrictions of the run: the same tests that `make test` runs, less those that need git, a compiler or the tools of a
+checkout. They write to temporary folders only.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from explicit_learning.cli.output import add_json_argument, answer
+from explicit_learning.errors import ExitCode, Fault, Refusal
+from explicit_learning.files.resources import ROOT
+
+if TYPE_CHECKING:
+    import argparse
+
+__all__ = ["HELP", "NAME", "add_arguments", "run"]
+
+NAME = "contracts"
+HELP = "the CPU contract tests, in this environment"
+
+# Of pytest's markers: what takes long, and what needs more than an image has.
+LEFT_OUT = "not (slow or training or container or chaos or checkout)"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("-k", metavar="EXPRESSION", help="only tests whose names match, as in pytest")
+    parser.add_argument("-v", "--verbose", action="store_true", help="one line a test")
+    add_json_argument(parser)
+
+
+def run(args: argparse.Namespace) -> ExitCode:
+    """Run the tests, whose own report is printed, and say how they ended.
+
+    Raises:
+        Refusal: With exit code 70 if a test fails.
+    """
+    with tempfile.TemporaryDirectory(prefix="explicit-contracts-", ignore_cleanup_errors=True) as name:
+        command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "-m", LEFT_OUT]
+        command += ["-p", "no:cacheprovider", f"--basetemp={Path(name, 'tests')}"]
+        command += [*(["-v"] if args.verbose else []), *(["-k", args.k] if args.k else []), str(ROOT / "tests")]
+        environment = os.environ | {"HYPOTHESIS_STORAGE_DIRECTORY": str(Path(name, "hypothesis"))}
+        output = sys.stderr if args.json else None
+        done = subprocess.run(command, cwd=ROOT, env=environment, stdout=output, check=False)  # noqa: S603 - our own Python
+    if done.returncode:
+        found = f"pytest ended with {done.returncode} (its report is above)"
+        fix = "compare with another machine; if it fails there too, this image or checkout is broken"
+        raise Refusal(
+            Fault(gate="contracts", found=found, expected="every test passes", fix=fix, exit_code=ExitCode.INTERNAL)
+        )
+    return answer([], as_json=args.json)

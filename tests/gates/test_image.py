@@ -1,0 +1,133 @@
+"""What is known about the image: declarations in every form, the baked identity, and contradictions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from explicit_learning.errors import ExitCode, Fault, Refusal
+from explicit_learning.files.resources import ROOT
+from explicit_learning.gates.image import DIGEST_VARIABLE, check_image, image_identity
+from explicit_learning.lock import CPU_LOCK, FULL_LOCK, lock_sha256
+
+ONE, OTHER = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"
+UNKNOWN = {"value": None, "known_by": "undeclared"}
+NOWHERE = Path("/nonexistent/image.json")
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    """Leave what an image of the CPU lock would hold."""
+    bill = b'{"bomFormat": "CycloneDX"}\n'
+    (tmp_path / "sbom.cdx.json").write_bytes(bill)
+    document = json.loads((ROOT / "schemas/examples/image-identity.json").read_text())
+    document |= {"lock_sha256": lock_sha256(CPU_LOCK), "sbom_sha256": hashlib.sha256(bill).hexdigest()}
+    path = tmp_path / "image.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+def digests(text: str, **files: Path) -> dict[str, Any]:
+    """Return the digests that are known when something is declared."""
+    known: dict[str, Any] = image_identity({DIGEST_VARIABLE: text}, NOWHERE, **files)["digests"]
+    return known
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "name"),
+    [
+        (ONE, "config", None),
+        (f"el@{ONE}", "manifest", "el"),
+        (f"registry.example:5000/team/el:lock-1@{ONE}", "manifest", "registry.example:5000/team/el:lock-1"),
+        (f"config=el:lock@{ONE}", "config", "el:lock"),
+        (f"index={ONE}", "index", None),
+        (f" sif={ONE} ", "sif", None),
+    ],
+)
+def test_forms_of_a_declaration(text: str, kind: str, name: str | None) -> None:
+    identity = image_identity({DIGEST_VARIABLE: text}, NOWHERE)
+    declared = {"value": ONE, "known_by": "declared"}
+    assert identity["digests"] == dict.fromkeys(("index", "manifest", "config", "sif"), UNKNOWN) | {kind: declared}
+    assert (identity["name"], identity["baked_in"]) == (name, None)
+
+
+def test_several_kinds_at_once_and_none() -> None:
+    assert {kind: d["value"] for kind, d in digests(f"config={ONE},manifest={OTHER}").items()} == {
+        "index": None,
+        "manifest": OTHER,
+        "config": ONE,
+        "sif": None,
+    }
+    assert set(map(str, digests("").values())) == {str(UNKNOWN)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "latest",
+        "sha256:12",
+        f"sha512:{'1' * 64}",
+        f"sha256:{'A' * 64}",
+        f"layer={ONE}",
+        f"{ONE},{OTHER}",
+        f"config={ONE} manifest={OTHER}",
+    ],
+)
+def test_what_is_no_digest_is_refused(text: str) -> None:
+    (fault,) = check_image(None, file="plan.json", environment={DIGEST_VARIABLE: text}, image_file=NOWHERE)
+    assert (fault.gate, fault.pointer, fault.exit_code) == ("image", DIGEST_VARIABLE, ExitCode.ENVIRONMENT)
+    assert "each kind once" in fault.expected
+
+
+def test_a_measured_id_outweighs_silence_and_contradicts_a_lie(tmp_path: Path) -> None:
+    container = tmp_path / ".containerenv"
+    container.write_text(f'engine="podman-4.3.1"\nimage="localhost/el:lock"\nimageid="{"1" * 64}"\nrootless=0\n')
+    assert digests("", container_file=container)["config"] == {"value": ONE, "known_by": "measured"}
+    assert digests(ONE, container_file=container)["config"] == {"value": ONE, "known_by": "measured"}
+    with pytest.raises(Refusal, match=f"config={OTHER}") as refused:
+        digests(OTHER, container_file=container)
+    assert refused.value.faults[0].exit_code == ExitCode.ENVIRONMENT
+
+
+def test_a_name_of_another_lock_contradicts_the_image(image: Path) -> None:
+    right = f"el:lock-{lock_sha256(CPU_LOCK)[:12]}@{ONE}"
+    assert image_identity({DIGEST_VARIABLE: right}, image)["digests"]["manifest"]["value"] == ONE
+    wrong = f"el:lock-{lock_sha256(FULL_LOCK)[:12]}@{ONE}"
+    (fault,) = check_image(None, file=None, environment={DIGEST_VARIABLE: wrong}, image_file=image)
+    assert lock_sha256(CPU_LOCK)[:12] in fault.expected
+
+
+def test_a_plan_of_another_lock_is_told_which_image_to_start(image: Path) -> None:
+    assert check_image(lock_sha256(CPU_LOCK), file="plan.json", environment={}, image_file=image) == []
+    (fault,) = check_image(lock_sha256(FULL_LOCK), file="plan.json", environment={}, image_file=image)
+    assert (fault.file, fault.pointer) == ("plan.json", "/environment_lock_sha256")
+    assert f"el:lock-{lock_sha256(FULL_LOCK)[:12]}" in fault.fix
+    assert fault.exit_code == ExitCode.ENVIRONMENT
+
+
+def _edit(image: Path, **fields: object) -> list[Fault]:
+    image.write_text(json.dumps(json.loads(image.read_text()) | fields))
+    return check_image(None, file=None, environment={}, image_file=image)
+
+
+def test_what_was_changed_after_the_build_is_named(image: Path) -> None:
+    (image.parent / "sbom.cdx.json").write_text("{}")
+    (fault,) = check_image(None, file=None, environment={}, image_file=image)
+    assert (fault.pointer, fault.file) == ("/sbom_sha256", str(image))
+    (image.parent / "sbom.cdx.json").unlink()
+    assert "No such file" in check_image(None, file=None, environment={}, image_file=image)[0].found
+    pointers = [fault.pointer for fault in _edit(image, lock="environment.lock")]
+    assert pointers == ["/lock_sha256", "/sbom_sha256"]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"lock": "../other.lock"}, {"lock_sha256": "1"}, {"extra": 1}, {"base_image": {"reference": "x"}}]
+)
+def test_an_identity_that_no_build_leaves_is_refused(image: Path, fields: dict[str, object]) -> None:
+    faults = _edit(image, **fields)
+    assert [fault.gate for fault in faults] == ["image"]
+    assert faults[0].file == str(image)
