@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint
+.PHONY: help env demo test lint image image-cpu image-twice image-verified sif test-image test-sif run
 
 # A CPU rank's settings (docs/upstream.md): page faults otherwise cost most of a step's time, and two OpenMP threads on
 # two busy cores are slower than one. Tests are about the CPU, whatever the machine has.
@@ -33,6 +33,38 @@ lint: ## style, types, imports between modules, shell scripts, locks
 	check "$$tools/ruff" format --check; \
 	check "$$tools/mypy" --strict; \
 	check "$$tools/lint-imports" --no-logo; \
-	check "$$tools/shellcheck" bin/el tools/*.sh .ci/run deploy/slurm/*.sbatch; \
+	check "$$tools/shellcheck" bin/el tools/*.sh .ci/run deploy/slurm/*.sbatch deploy/image/*.sh; \
+	check "$$tools/hadolint" Dockerfile; \
+	check env EXPLICIT_IMAGE_ID=sha256:0 "$$tools/podman-compose" -f compose.gpu.yml config >/dev/null; \
 	check "$$python" entrypoint.py lock check; \
 	if [ -n "$$failed" ]; then printf 'lint failed:%s\n' "$$failed" >&2; exit 1; fi
+
+# Images (docs/image.md). What the parts do stands at the head of each script.
+
+image: ## the image, with docker or podman: base images from a registry, kernels compiled
+	@deploy/image/build.sh full
+
+image-cpu: ## the image of the CPU lock, with buildah: no registry, no daemon, no GPU
+	@deploy/image/build.sh cpu
+
+image-twice: ## build the CPU image once more from nothing, and compare the digests
+	@deploy/image/twice.sh
+
+sif: ## the last built image as a SIF for Apptainer; KIND=full or cpu
+	@deploy/image/sif.sh $(or $(KIND),cpu)
+
+test-image: ## the main job, the contract tests and the refusals in the CPU image
+	@python="$$(./tools/environment.sh)"; CONTAINERS_CONF=$(CURDIR)/deploy/image/containers.conf \
+	"$$python" -m pytest -m container tests/image $(ARGS)
+
+test-sif: ## convert the CPU image with Apptainer and pass the smoke plan in it
+	@deploy/image/test_sif.sh
+
+image-verified: image-twice test-sif ## both of these, and a note of what they were passed with
+	@deploy/image/inputs.sh >deploy/image/verified
+
+PLAN ?= plan.json
+run: ## start the image on PLAN in this folder, by its ID, which is declared to the run; with docker, or ENGINE=podman
+	@engine=$(or $(ENGINE),docker); id=$$("$$engine" image inspect --format '{{.Id}}' el:lock); \
+	exec "$$engine" run --rm --gpus all --user "$$(id -u):$$(id -g)" --ipc=host --ulimit memlock=-1 \
+	    -v "$$PWD:/work" -e "EXPLICIT_IMAGE_DIGEST=config=$$id" "$$id" $(PLAN)

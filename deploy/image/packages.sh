@@ -7,6 +7,7 @@ set -eu
 [ "$1" = fetch ]
 umask 022
 cd /opt/build
+# shellcheck disable=SC2153 # a build argument
 case $LOCK in
     full) lock=environment.lock ;;
     cpu) lock=environment.cpu.lock ;;

@@ -33,7 +33,7 @@ CONTAINER_FILE = Path("/run/.containerenv")
 # ID that `docker images` shows; a SIF is what Apptainer makes of an image: one file, with a digest of its own.
 KINDS = ("index", "manifest", "config", "sif")
 ENTRY = re.compile(
-    r"(?:(?P<kind>[a-z]+)=)?(?:(?P<name>[A-Za-z0-9][A-Za-z0-9._/:-]*)@)?(?P<digest>sha256:[0-9a-f]{64})", re.ASCII
+    r"(?:(?P<kind>[a-z]+)=)?(?:(?P<name>[A-Za-z0-9][A-Za-z0-9._/:-]*)@)?(?:sha256:)?(?P<digest>[0-9a-f]{64})", re.ASCII
 )
 LOCK_TAG = re.compile(r":lock-([0-9a-f]{12})$", re.ASCII)
 IMAGE_ID = re.compile(r'^imageid="(?:sha256:)?([0-9a-f]{64})"$', re.MULTILINE | re.ASCII)
@@ -141,7 +141,8 @@ def _declared(text: str) -> tuple[dict[str, str], str | None, list[Fault]]:
         match = ENTRY.fullmatch(entry)
         # Where no kind is named: `NAME@sha256:…` is how registries name manifests, and a bare digest is an image ID.
         kind = match and (match["kind"] or ("manifest" if match["name"] else "config"))
-        if match is None or kind not in KINDS or digests.setdefault(kind, match["digest"]) != match["digest"]:
+        digest = match and f"sha256:{match['digest']}"
+        if match is None or kind not in KINDS or digests.setdefault(kind, digest) != digest:
             return {}, None, [_fault(DIGEST_VARIABLE, found_text(text), f"{FORM}, each kind once", DECLARE)]
         name = match["name"] or name
     return digests, name, []

@@ -28,6 +28,8 @@ RUNTIME_VARIABLES = {
     "SINGULARITY_CONTAINER": "singularity",
     "KUBERNETES_SERVICE_HOST": "kubernetes",
 }
+# What systemd asks of container managers; podman sets it.
+MANAGER_VARIABLE = "container"
 # From about 2^60 on, a version 1 control group means "no limit" (the largest page-aligned long).
 NO_LIMIT = 1 << 60
 
@@ -76,8 +78,7 @@ def measure_hardware(inventory: Inventory | NvmlUnavailable | None = None) -> di
 
 def container_runtime() -> str:
     """Return what this process is contained in as far as it can be told: a runtime's name, or ``none detected``."""
-    # The variable is what systemd asks of container managers; podman sets it.
-    names = [os.environ["container"]] if os.environ.get("container") else []
+    names = [os.environ[MANAGER_VARIABLE]] if os.environ.get(MANAGER_VARIABLE) else []
     names += [name for variable, name in RUNTIME_VARIABLES.items() if variable in os.environ]
     names += [name for file, name in RUNTIME_FILES.items() if Path(file).exists()]
     return "+".join(dict.fromkeys(names)) or "none detected"

@@ -41,6 +41,7 @@ def digests(text: str, **files: Path) -> dict[str, Any]:
     ("text", "kind", "name"),
     [
         (ONE, "config", None),
+        ("1" * 64, "config", None),
         (f"el@{ONE}", "manifest", "el"),
         (f"registry.example:5000/team/el:lock-1@{ONE}", "manifest", "registry.example:5000/team/el:lock-1"),
         (f"config=el:lock@{ONE}", "config", "el:lock"),

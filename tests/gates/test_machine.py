@@ -88,6 +88,7 @@ def test_no_control_groups_at_all(tmp_path: Path) -> None:
 
 
 def test_the_container_runtime_is_read_from_what_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("container", "podman")
     monkeypatch.setenv("APPTAINER_CONTAINER", "el.sif")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "x")
-    assert container_runtime().startswith("apptainer+kubernetes")
+    assert container_runtime().startswith("podman+apptainer+kubernetes")

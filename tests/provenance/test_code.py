@@ -36,6 +36,7 @@ def checkout(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.checkout
 def test_a_clean_and_a_changed_checkout(checkout: Path, tmp_path: Path) -> None:
     head = git(checkout, "rev-parse", "HEAD")
     absent = tmp_path / "image.json"
@@ -45,6 +46,7 @@ def test_a_clean_and_a_changed_checkout(checkout: Path, tmp_path: Path) -> None:
     assert code_identity(checkout, absent) == CodeIdentity(commit=head, dirty=True, known_by="git")
 
 
+@pytest.mark.checkout
 def test_variables_of_a_git_hook_mean_nothing(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     head = git(checkout, "rev-parse", "HEAD")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
@@ -66,6 +68,7 @@ def test_somebody_elses_checkout_is_read(checkout: Path, tmp_path: Path) -> None
     assert code_identity(checkout, tmp_path / "image.json").commit == head
 
 
+@pytest.mark.checkout
 def test_a_folder_inside_another_repository_is_not_that_repository(checkout: Path, tmp_path: Path) -> None:
     inner = checkout / "unpacked"
     inner.mkdir()
@@ -74,12 +77,14 @@ def test_a_folder_inside_another_repository_is_not_that_repository(checkout: Pat
     assert refusal.value.exit_code == ExitCode.ENVIRONMENT
 
 
+@pytest.mark.checkout
 def test_a_repository_without_a_commit_is_refused(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     with pytest.raises(Refusal, match="git: "):
         code_identity(tmp_path, tmp_path / "image.json")
 
 
+@pytest.mark.checkout
 def test_a_broken_repository_is_refused_and_its_parent_is_not_asked(checkout: Path, tmp_path: Path) -> None:
     inner = checkout / "broken"
     (inner / ".git").mkdir(parents=True)
@@ -87,6 +92,7 @@ def test_a_broken_repository_is_refused_and_its_parent_is_not_asked(checkout: Pa
         code_identity(inner, tmp_path / "image.json")
 
 
+@pytest.mark.checkout
 def test_no_git_is_refused(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Refusal, match="no git on this machine"):

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Apptainer, wherever it is: the one on PATH, or else Debian's, which is made into a folder of its own and entered.
+#
+# Debian has Apptainer in unstable only, so it cannot be installed beside bookworm's packages. The folder (270 MB) lies
+# in the cache that the environments lie in. Entering it needs root. Seen inside: this machine's /proc, /sys and /dev, and
+# the folders /tmp, the working directory and those in EXPLICIT_APPTAINER_BINDS (separated by colons). With EXPLICIT_APPTAINER_USER it
+# runs under that uid.
+set -euo pipefail
+if command -v apptainer >/dev/null; then
+    exec apptainer "$@"
+fi
+cache=${EXPLICIT_ENV_CACHE:-${XDG_CACHE_HOME:-${HOME:?set HOME or EXPLICIT_ENV_CACHE}/.cache}}/explicit-learning
+root=$cache/apptainer
+if [ ! -x "$root/usr/bin/apptainer" ]; then
+    [ "$(id -u)" = 0 ] || { echo "no apptainer on PATH: install it, or run this as root" >&2; exit 69; }
+    mkdir -p -- "$cache"
+    exec {guard}>"$root.guard"
+    flock "$guard"
+    if [ ! -x "$root/usr/bin/apptainer" ]; then
+        rm -rf -- "$root" "$root.making"
+        # A mirror that is frozen in time has an expired release file; it is signed all the same.
+        mmdebstrap --mode=root --quiet --variant=minbase --include=apptainer,ca-certificates \
+            --aptopt='Acquire::Check-Valid-Until "false"' unstable "$root.making" >&2
+        mv -T -- "$root.making" "$root"
+    fi
+    exec {guard}>&-
+fi
+export EXPLICIT_APPTAINER_ROOT=$root EXPLICIT_APPTAINER_CWD=$PWD
+# shellcheck disable=SC2016 # expanded inside
+exec unshare --mount --propagation private -- bash -euc '
+    root=$EXPLICIT_APPTAINER_ROOT
+    mount --bind "$root" "$root"
+    IFS=:
+    for folder in /proc /sys /dev /tmp "$EXPLICIT_APPTAINER_CWD" ${EXPLICIT_APPTAINER_BINDS:-}; do
+        mkdir -p -- "$root$folder"
+        mount --rbind "$folder" "$root$folder"
+    done
+    unset IFS
+    # Containers without that device give it to nobody; Apptainer mounts its images with it.
+    if [ ! -e "$root/dev/fuse" ] || ! : 2>/dev/null <>"$root/dev/fuse"; then
+        node=$(mktemp -u /tmp/fuse.XXXXXX)
+        mknod -m 0666 "$node" c 10 229
+        touch "$root/dev/fuse"
+        mount --bind "$node" "$root/dev/fuse"
+    fi
+    mkdir -p "$root/.host"
+    cd -- "$root"
+    pivot_root . .host
+    umount -l /.host
+    cd -- "$EXPLICIT_APPTAINER_CWD"
+    export PATH=/usr/sbin:/usr/bin:/sbin:/bin
+    user=${EXPLICIT_APPTAINER_USER:-0}
+    exec setpriv --reuid "$user" --regid "$user" --clear-groups /usr/bin/apptainer "$@"
+' bash "$@"

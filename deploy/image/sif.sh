@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Converts the image into a SIF for Apptainer and prints its digests: sif.sh full|cpu
+#
+# Reads build/image/el-LOCK.oci.tar, which the build of the CPU image leaves and which is made here from the image in
+# docker's or podman's store otherwise. The SIF's bytes differ from one conversion to the next (it holds times); what it
+# was made of is the manifest digest, which is printed beside it.
+set -euo pipefail
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.."
+kind=${1:?full or cpu}
+out=${EXPLICIT_IMAGE_OUT:-build/image}
+archive=$out/el-$kind.oci.tar sif=$out/el-$kind.sif
+id=$(cat -- "$out/el-$kind.id") || { echo "no image yet: make image, or make image-cpu" >&2; exit 66; }
+if [ ! -e "$archive" ]; then
+    if docker image inspect "$id" >/dev/null 2>&1; then
+        store=docker-daemon:$id
+    else
+        store=containers-storage:$id
+    fi
+    skopeo copy --quiet --digestfile "$out/el-$kind.manifest" "$store" "oci-archive:$archive"
+fi
+export APPTAINER_TMPDIR=${APPTAINER_TMPDIR:-${TMPDIR:-/tmp}} APPTAINER_CACHEDIR=${APPTAINER_CACHEDIR:-$out/apptainer-cache}
+deploy/image/apptainer.sh build --force "$sif" "oci-archive:$archive"
+sha256sum "$sif" | cut -d ' ' -f 1 | sed 's/^/sha256:/' >"$sif.digest"
+echo "config   $id"
+echo "manifest $(cat "$out/el-$kind.manifest")"
+echo "sif      $(cat "$sif.digest")  $sif"
