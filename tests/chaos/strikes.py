@@ -23,7 +23,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["CODES", "ENDS", "POINTS", "WAYS", "Point", "Strike", "Way", "is_possible", "launched_until", "strike"]
+__all__ = [
+    "CODES",
+    "ENDS",
+    "MARKER",
+    "POINTS",
+    "WAYS",
+    "Point",
+    "Strike",
+    "Way",
+    "is_possible",
+    "launched_until",
+    "strike",
+]
 
 Point = Literal["before first checkpoint", "mid-step", "mid-append", "mid-checkpoint", "before marker", "after marker"]
 Way = Literal["rank", "launcher", "tree", "disk full"]
@@ -219,9 +231,15 @@ def _full(disk: Path) -> Iterator[None]:
     """Fill a file system to its last block."""
     ballast = disk / "ballast"
     try:
-        with ballast.open("wb", buffering=0) as stream, suppress(OSError):
+        with ballast.open("wb", buffering=0) as stream:
             free = os.statvfs(disk)
-            os.posix_fallocate(stream.fileno(), 0, free.f_bavail * free.f_frsize)  # at once, as far as it goes
+            piece, filled = free.f_bavail * free.f_frsize, 0
+            while piece >= free.f_frsize:  # quickly, and although the run writes at the same time
+                try:
+                    os.posix_fallocate(stream.fileno(), filled, piece)
+                    filled += piece
+                except OSError:
+                    piece //= 2
         with ballast.open("ab", buffering=0) as stream, suppress(OSError):
             while True:
                 stream.write(bytes(4096))

@@ -7,24 +7,34 @@ from itertools import combinations
 import pytest
 from chaos.array import chains, pairs
 from chaos.strikes import POINTS, is_possible
+from chaos.test_chaos import ARMS, RANKS, WORKERS
+from chaos.worlds import ARMS as KNOWN
 
-CHOICES = [(("a", "b", "c"), (1, 2)), (("a",), (1,)), (("a", "b", "c", "d", "e"), (1, 2))]
+from explicit_learning.arms import ARMS as TABLE
+
+CHOICES = [
+    (ARMS, RANKS, WORKERS),
+    (("a", "b", "c"), (1, 2), (0,)),
+    (("a",), (1,), (0, 4)),
+    (("a", "b", "c", "d", "e", "f", "g"), (1, 2), (0, 1)),
+]
 
 
-@pytest.mark.parametrize(("arms", "ranks"), CHOICES)
-def test_every_possible_pair_meets(arms: tuple[str, ...], ranks: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("arms", "ranks", "workers"), CHOICES)
+def test_every_possible_pair_meets(arms: tuple[str, ...], ranks: tuple[int, ...], workers: tuple[int, ...]) -> None:
     found = set()
-    for (arm, count), chain in chains(arms, ranks).items():
+    for key, chain in chains(arms, ranks, workers).items():
         for strike in chain:
             assert is_possible(strike.point, strike.way)
-            found |= set(combinations(enumerate((arm, count, strike.point, strike.way)), 2))
+            found |= set(combinations(enumerate((*key, strike.point, strike.way)), 2))
         places = [POINTS.index(strike.point) for strike in chain]
         assert places == sorted(places)
-    assert found == pairs(arms, ranks)
+    assert found == pairs(arms, ranks, workers)
 
 
-def test_it_is_small() -> None:
-    found = chains(*CHOICES[0])
-    assert sum(map(len, found.values())) <= 22  # 20 pairs of point and way are possible
-    assert max(map(len, found.values())) <= 5
-    assert min(map(len, found.values())) >= 1
+def test_it_covers_every_trainer_and_is_as_small_as_it_can_be() -> None:
+    assert {TABLE[KNOWN[arm][0]].trainer for arm in ARMS} == {arm.trainer for arm in TABLE.values()}
+    found = chains(ARMS, RANKS, WORKERS)
+    assert len(found) == len(ARMS) * len(WORKERS)  # a chain has one arm and one number of workers
+    assert sum(map(len, found.values())) == len(ARMS) * len(POINTS)  # a strike has one arm and one point
+    assert max(map(len, found.values())) <= 3

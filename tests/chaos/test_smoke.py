@@ -27,6 +27,19 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.chaos
 
+COMPONENTS = {
+    "policy_adapter",
+    "reference_adapter",
+    "base_weights",
+    "optimizer",
+    "scheduler",
+    "counters",
+    "random_python",
+    "random_numpy",
+    "random_torch",
+    "random_cuda",
+}
+
 
 def no_count(_plan: dict[str, Any], _steps: int) -> SftPass:
     raise AssertionError("an RL plan has no pass to count")
@@ -72,6 +85,22 @@ def test_phase_one_by_run_and_phase_two_by_smoke(world: World, tmp_path: Path) -
     assert (run / "checkpoint-5" / "complete.json").is_file()
     assert json.loads((run / "run-manifest.json").read_bytes())["trained"] is False
     assert smoke(main, run).returncode == 73
+
+
+@pytest.mark.parametrize("arm", ["papo", "evi_po"])
+def test_both_phases_by_one_command(world: World, tmp_path: Path, arm: str) -> None:
+    """For the trainers that the other tests leave out."""
+    run = tmp_path / "run"
+    done = smoke(world.plan(arm, 1), run)
+    assert done.returncode == 0, done.stderr
+    audit = json.loads((tmp_path / json.loads(done.stdout)["audit"]).read_bytes())
+    assert (audit["passed"], audit["checkpoint"]) == (True, "checkpoint-5")
+    assert audit["boundary"]["distinct_processes"]
+    [rank] = audit["ranks"]
+    assert {item["name"] for item in rank["components"] if item["equal"]} == COMPONENTS
+    assert ("ref" in rank["loaders_called"]) == (arm == "papo")  # the recipe has a KL, and the other arm's draft none
+    marker = json.loads((run / "training-complete.json").read_bytes())
+    assert marker["loss_terms"].keys() > {"policy"}
 
 
 def test_an_interrupted_smoke_run_goes_on(world: World, tmp_path: Path) -> None:

@@ -28,15 +28,22 @@ SHAPE: dict[str, Any] = {
     # Hot, so that the completions of a group differ: without that no step has a gradient, and nothing could be lost.
     "generation": {"num_generations": 4, "temperature": 2.0},
 }
-# What sets an arm's run apart for a resume, by the name that tests and `tools/chaos` use.
+# What sets an arm's run apart for a resume, by the name that tests and `tools/chaos` use: dropout draws random numbers,
+# a KL needs a reference, several passes a step or several steps a cycle leave work half-done at more moments.
 ARMS: dict[str, tuple[str, dict[str, Any]]] = {
     "sft_certificate": (
         "sft_certificate",
         {"lora": {"dropout": 0.1}, "optimisation": {"per_device_batch_size": 4, "save_interval": 2}},
     ),
-    "answer_grpo": ("answer_grpo", {"optimisation": {"dataloader_workers": 2}}),
-    "answer_grpo_kl": ("answer_grpo", {"objective": {"beta": 0.04}}),
-    "intervention_grpo": ("intervention_grpo", {"optimisation": {"dataloader_workers": 2}}),
+    "answer_grpo": ("answer_grpo", {}),
+    "answer_grpo_kl": (
+        "answer_grpo",
+        {
+            "objective": {"beta": 0.04},
+            "optimisation": {"per_device_batch_size": 8, "gradient_accumulation_steps": 2},
+        },
+    ),
+    "intervention_grpo": ("intervention_grpo", {"objective": {"num_iterations": 2}}),
     "papo": ("papo", {}),
     "evi_po": ("evi_po", {}),
 }
@@ -59,12 +66,16 @@ class World:
             assert launch.wait() == 0, launch.text()
         return world
 
-    def plan(self, arm: str, ranks: int, *, name: str = "", **budget: int) -> Path:
-        """Return an arm's plan for a number of ranks; under a name of its own, one with another budget."""
-        path = self.folder / f"{arm}-{ranks}{name}.json"
+    def plan(self, arm: str, ranks: int, workers: int = 0, *, name: str = "", **budget: int) -> Path:
+        """Return an arm's plan for ranks and data-loader workers; under a name of its own, one with another budget."""
+        path = self.folder / f"{arm}-{ranks}-{workers}{name}.json"
         if not path.exists():
             trained, changes = ARMS[arm]
-            more = {"hardware": {"world_size": ranks}, "budget": budget}
+            more = {
+                "hardware": {"world_size": ranks},
+                "budget": budget,
+                "optimisation": {"dataloader_workers": workers},
+            }
             if trained.startswith("sft"):
                 tokens = {"budget": {"max_sft_loss_tokens": 200 * ranks}}
                 write_plan(path, trained, self.folder / "data", tokens, changes, more)
@@ -78,7 +89,7 @@ class World:
         return steps
 
     def reference(self, arm: str, ranks: int) -> Path:
-        """Return the uninterrupted run of an arm."""
+        """Return the uninterrupted run of an arm, without data-loader workers: their number must change nothing."""
         run = self.folder / f"{arm}-{ranks}-uninterrupted"
         if not run.exists():
             with Launch.of(self.plan(arm, ranks), run) as launch:
