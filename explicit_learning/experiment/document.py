@@ -125,7 +125,7 @@ def _known_arm(name: str) -> str:
             gate=GATE,
             found=name,
             expected=str(error.args[0]),
-            fix="choose among the known arms; docs/architecture.md tells them apart",
+            fix="choose among the known arms; README.md tells them apart",
             exit_code=ExitCode.USAGE,
         )
         raise Refusal(fault) from None

@@ -22,6 +22,7 @@ from explicit_learning.rewards import check_columns, score
 from explicit_learning.training.collectives import gather, total
 from explicit_learning.training.constraint import AllowedMass, Sampled, constrained, uniforms
 from explicit_learning.training.durable import DurableTrainer
+from explicit_learning.training.objectives.observed import expect, observe
 from explicit_learning.training.records import Completion
 
 if TYPE_CHECKING:
@@ -75,11 +76,13 @@ class AlignedGRPOTrainer(DurableTrainer, GRPOTrainer):
         self._schedule = schedule
         self._constraint = constraint
         self._asked: list[Shown] = []
+        self._policy_log_probs: torch.Tensor | None = None
         # TRL pads prompts on the left itself, but lets the processor pad what belongs to each token: with a tokenizer
         # that pads on the right, prompts of different lengths would get each other's image positions.
         kwargs["processing_class"].tokenizer.padding_side = "left"
         super().__init__(reward_funcs=[_answer], train_dataset=rows, **kwargs)
         self._check_terminal_tokens()
+        expect(self.loop.counters, ("policy",))
 
     def _check_terminal_tokens(self) -> None:
         """Refuse terminal tokens that TRL would take for content: it knows the tokenizer's EOS and pad only."""
@@ -199,6 +202,22 @@ class AlignedGRPOTrainer(DurableTrainer, GRPOTrainer):
         tokens = sum(count for count, _, _ in ranks)
         self._metrics["train"]["constraint/allowed_mass_mean"].append(sum(part for _, part, _ in ranks) / tokens)
         self._metrics["train"]["constraint/allowed_mass_min"].append(min(least for _, _, least in ranks))
+
+    # --- loss -----------------------------------------------------------------------------------------------------
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+        """Return GRPO's own loss of a backward pass, and note whether it has a gradient: groups may prefer nothing."""
+        loss: torch.Tensor = super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
+        if self._policy_log_probs is None:
+            raise AssertionError("the policy loss has scored the sampled tokens by now")
+        observe(self.loop.counters, "policy", loss, [self._policy_log_probs])
+        return loss
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        scored = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        if scored[0].requires_grad:
+            self._policy_log_probs = scored[0]
+        return scored
 
     # --- rewards --------------------------------------------------------------------------------------------------
 

@@ -260,7 +260,7 @@ def _facts(trainer: DurableTrainer, *, initial_digest: str, before: str) -> Trai
     from explicit_learning.resume.digests import live_tensors_sha256
     from explicit_learning.training.collectives import total
     from explicit_learning.training.model import ADAPTER, base_tensors, trainable_names
-    from explicit_learning.training.objectives.observed import added_terms
+    from explicit_learning.training.objectives.observed import observed_terms
     from explicit_learning.training.schedule import Geometry
     from explicit_learning.training.step_loop import peak_memory_bytes
 
@@ -275,11 +275,8 @@ def _facts(trainer: DurableTrainer, *, initial_digest: str, before: str) -> Trai
     else:
         tokens, completions = total([records.ledger.tokens, records.ledger.rows], device)
         used = -(-state.global_step // loop.cycle) * Geometry.of(plan).slots_per_cycle
-    term = LossTerm(
-        present=counters.finite_steps == state.global_step,
-        finite=counters.finite_steps == state.global_step,
-        gradient=counters.gradient_steps > 0,
-    )
+    finite = counters.finite_steps == state.global_step
+    cross_entropy = LossTerm(present=finite, finite=finite, gradient=counters.gradient_steps > 0)
     return TrainingFacts(
         rank=loop.context.rank,
         world_size=loop.context.world_size,
@@ -299,7 +296,7 @@ def _facts(trainer: DurableTrainer, *, initial_digest: str, before: str) -> Trai
         device_seconds=loop.seconds,
         unchanged_adapter_steps=tuple(counters.unchanged_adapter_steps),
         zero_gradient_steps=tuple(counters.zero_gradient_steps),
-        loss_terms={"cross_entropy" if records is None else "policy": term} | added_terms(counters, device),
+        loss_terms={"cross_entropy": cross_entropy} if records is None else observed_terms(counters, device),
         log_history=tuple(plain_metrics(int(row["step"]), row) for row in state.log_history if "loss" in row),
     )
 

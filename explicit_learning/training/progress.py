@@ -25,8 +25,8 @@ class Counters:
         malformed: Completions that broke the answer contract, truncated ones included, over all ranks.
         truncated: Completions that hit the token cap, over all ranks.
         zero_variance_groups: Slot visits whose completions all had one reward, over all ranks.
-        terms: By the name of a term that is added to the policy loss: backward passes of this rank that called for it,
-            in which it was finite, and in which it was first seen to have a gradient (0 or 1).
+        terms: By the name of a term of an RL loss: backward passes of this rank that called for it, in which it was
+            finite, and in which it was first seen to have a gradient (0 or 1).
     """
 
     loss_tokens: int = 0

@@ -24,6 +24,7 @@ def main(world: Path, *places: Path) -> None:
     from explicit_learning.plan.model import Plan, build
     from explicit_learning.training import backend
     from explicit_learning.training.durable import DurableTrainer
+    from explicit_learning.training.objectives.evi_po_trainer import EviPoTrainer
 
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
@@ -33,12 +34,22 @@ def main(world: Path, *places: Path) -> None:
         logged.append({name: values[:] for name, values in self._metrics["train"].items()})
         super(DurableTrainer, self).log(logs, *args)
 
+    groups: list[int] = []
+    score = EviPoTrainer._score
+
+    def counting(self: Any, model: Any, carried: list[Any], **options: Any) -> Any:
+        groups.append(len(carried))
+        return score(self, model, carried, **options)
+
     DurableTrainer.log = noting  # type: ignore[method-assign]
+    EviPoTrainer._score = counting  # type: ignore[method-assign]
     for plan, run in zip(places[::2], places[1::2], strict=True):
         logged.clear()
+        groups.clear()
         place = context(World(folder=world), build(Plan, json.loads(plan.read_text())), run, rank=rank)
         outcome = backend.run(place)
-        left = {"status": outcome.status, "step": outcome.optimizer_step, "facts": outcome.facts, "logged": logged}
+        left = {"status": outcome.status, "step": outcome.optimizer_step, "facts": outcome.facts}
+        left |= {"logged": logged, "groups_per_pass": groups}
         (run / f"rank-{rank}.json").write_text(json.dumps(left))
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()

@@ -59,8 +59,7 @@ def look_inside(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("loss_type", ["grpo", "dr_grpo", "dapo", "bnpo"])
 def test_token_means_are_trls(look_inside: Callable[..., int], loss_type: str) -> None:
     import torch
-
-    from explicit_learning.training.aligned import AlignedGRPOTrainer
+    from trl import GRPOTrainer
 
     def look(trainer: Any, model: Any, inputs: dict[str, Any]) -> None:
         # On-policy and without a KL term, TRL's loss of a token is minus its advantage.
@@ -68,7 +67,7 @@ def test_token_means_are_trls(look_inside: Callable[..., int], loss_type: str) -
         mask = inputs["completion_mask"]
         changed = {**inputs, "advantages": advantages}
         with torch.no_grad():
-            expected = AlignedGRPOTrainer._compute_loss(trainer, model, changed)
+            expected = GRPOTrainer._compute_loss(trainer, model, changed)
         values = -advantages[:, None].expand(mask.shape)
         assert mask.sum() < mask.numel()
         assert trainer._token_mean(inputs)(values, mask).item() == pytest.approx(expected.item(), rel=1e-5)

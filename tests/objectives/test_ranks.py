@@ -51,6 +51,10 @@ def test_two_ranks_train_what_one_trains(world: World, tmp_path: Path, arm: str)
     both = train(world, tmp_path / "two", arm, ranks=2, batch=2, accumulation=8)
     [alone] = train(world, tmp_path / "one", arm, ranks=1, batch=32, accumulation=1)
     assert [rank["status"] for rank in both] == ["completed", "completed"]
+    if arm == "evi_po":
+        passes = list(zip(*(rank["groups_per_pass"] for rank in both), strict=True))
+        assert len(passes) == 16
+        assert {(first > 0, second > 0) for first, second in passes} >= {(True, False), (False, True), (False, False)}
     keys = [[sorted(row) for row in rank["logged"]] for rank in both]
     assert keys[0] == keys[1]
     assert keys[0][0] == sorted(alone["logged"][0])

@@ -138,6 +138,11 @@ def test_a_step_that_changes_nothing_is_reported(train: Callable[..., Run]) -> N
     assert final_digest(facts) == facts["initial_adapter_tensors_sha256"]
     assert facts["loss_terms"] == {"policy": {"present": True, "finite": True, "gradient": False}}
     assert [row["groups/zero_variance"] for row in metrics] == [4.0, 4.0, 4.0]
+    # Terms are told apart: what EVI-PO adds does not pass for a gradient of the rewards.
+    facts, _, _ = train("evi_po", reward={"answer": 0.0, "malformed": 0.0})
+    assert facts["zero_gradient_steps"] == []
+    assert {name for name, term in facts["loss_terms"].items() if term["gradient"]} >= {"direction", "evidence"}
+    assert facts["loss_terms"]["policy"] == {"present": True, "finite": True, "gradient": False}
 
 
 @pytest.mark.parametrize("arm", ["papo", "evi_po"])

@@ -115,7 +115,7 @@ class EviPoTrainer(AlignedGRPOTrainer):
         self._scale = group_scale(ranks=geometry.ranks, slots_per_step=geometry.slots_per_cycle)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        loss: Tensor = super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
+        loss = super()._compute_loss(model, inputs)
         shown: list[Shown] = inputs["shown"]
         carried: list[_Carried] = []
         start = 0

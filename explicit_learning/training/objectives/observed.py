@@ -1,4 +1,4 @@
-"""What was seen of each added term, so that a record can say that it was trained and not only configured.
+"""What was seen of each term of an RL loss, so that a record can say that it was trained and not only configured.
 
 Published code of such objectives has added terms after the loss was fixed, or terms that are constants: everything was
 logged, nothing was trained. So each term is asked, in every backward pass that calls for it, whether it is there and
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
     from explicit_learning.training.progress import Counters
 
-__all__ = ["added_terms", "expect", "observe"]
+__all__ = ["expect", "observe", "observed_terms"]
 
 # Places in a term's counts.
 CALLED, FINITE, GRADIENT = 0, 1, 2
 
 
 def expect(counters: Counters, names: Sequence[str]) -> None:
-    """Say which terms an arm adds: ranks report the same ones, whatever their shards held."""
+    """Say which terms an arm's loss has: ranks report the same ones, whatever their shards held."""
     for name in names:
         counters.terms.setdefault(name, [0, 0, 0])
 
@@ -51,8 +51,8 @@ def observe(counters: Counters, name: str, added: Tensor, outputs: Sequence[Tens
         seen[GRADIENT] += any(gradient is not None and bool(gradient.any()) for gradient in gradients)
 
 
-def added_terms(counters: Counters, device: device) -> dict[str, LossTerm]:
-    """Return what was seen of each added term, over all ranks.
+def observed_terms(counters: Counters, device: device) -> dict[str, LossTerm]:
+    """Return what was seen of each term, over all ranks.
 
     A term that no group of the run calls for (control, without CONTROL views) is present wherever it was called for.
     """

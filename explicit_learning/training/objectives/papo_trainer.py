@@ -41,11 +41,10 @@ class PapoTrainer(AlignedGRPOTrainer):
         self._loss_type = loss_type
         self._layout = layout
         expect(self.loop.counters, ("perception", "masked_entropy", "original_entropy"))
-        self._full_log_probs: Tensor | None = None
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        loss: Tensor = super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
-        full, self._full_log_probs = self._full_log_probs, None
+        loss = super()._compute_loss(model, inputs)
+        full = self._policy_log_probs
         if full is None:
             raise AssertionError("the policy loss has scored the sampled tokens by now")
         terms = papo_terms(
@@ -53,12 +52,6 @@ class PapoTrainer(AlignedGRPOTrainer):
         )
         self._note(terms, full)
         return loss + terms.weighted(self._papo)
-
-    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
-        scored = super()._get_per_token_logps_and_entropies(*args, **kwargs)
-        if scored[0].requires_grad:
-            self._full_log_probs = scored[0]
-        return scored
 
     def _masked_log_probs(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         """Return the sampled tokens' log-probs under the masked images; shape (rows, tokens)."""
