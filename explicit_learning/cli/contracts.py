@@ -27,7 +27,7 @@ NAME = "contracts"
 HELP = "the CPU contract tests, in this environment"
 
 # Of pytest's markers: what takes long, and what needs more than an image has.
-LEFT_OUT = "not (slow or training or container or chaos or checkout)"
+LEFT_OUT = "not (slow or training or container or nodes or chaos or checkout)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ import secrets
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from explicit_learning.cli.output import add_json_argument, answer
 from explicit_learning.errors import ExitCode, Refusal
@@ -18,6 +18,7 @@ from explicit_learning.gates.image import image_identity
 from explicit_learning.gates.machine import measure_hardware
 from explicit_learning.gates.output import check_output
 from explicit_learning.launch.environment import rank_environment
+from explicit_learning.launch.nodes import Nodes, add_node_arguments, named_nodes
 from explicit_learning.launch.start import exec_into_launcher
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
 from explicit_learning.provenance.code import code_identity
@@ -44,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help=where)
     audit = "if the run resumes, prove that its whole state was restored (smoke runs always do)"
     parser.add_argument("--audit", action="store_true", help=audit)
+    add_node_arguments(parser)
     add_json_argument(parser)
 
 
@@ -58,31 +60,54 @@ def run(args: argparse.Namespace) -> ExitCode:
     Raises:
         Refusal: With every fault that the gates found.
     """
+    nodes = named_nodes(args)
+    count = nodes.count if nodes else 1
     say(f"checking {args.plan}")
-    checked = check_plan(args.plan, out=args.out)
+    checked = check_plan(args.plan, out=args.out, nodes=count)
     plan = checked.document.plan
     if plan is None:
         raise Refusal(checked.faults)
     folder = args.out or default_run_folder(plan.run_id)
     if args.out is None:
-        checked = check_plan(args.plan, out=folder)
+        checked = check_plan(args.plan, out=folder, nodes=count)
     if checked.faults:
         raise Refusal(checked.faults)
     for warning in checked.document.warnings:
         print(f"warning: {args.plan} {warning}", file=sys.stderr)
+    if nodes is not None and nodes.rank > 0:
+        _follow(plan, checked, folder, nodes)
     with hold_run(folder) as lock:
         # Whoever held the lock a moment ago may have completed the run.
         if faults := check_output(folder, frozen_config_sha256=plan.frozen_config_sha256):
             raise Refusal(faults)
-        _launch(args.plan, plan, checked, folder, lock, audit=args.audit)
+        _launch(args.plan, plan, checked, folder, lock, nodes=nodes, audit=args.audit)
     return answer([], as_json=args.json, run=str(folder))
 
 
-def _launch(path: Path, plan: Plan, checked: Checked, folder: Path, lock: RunLock, *, audit: bool) -> None:
+def _follow(plan: Plan, checked: Checked, folder: Path, nodes: Nodes) -> NoReturn:
+    """Become the launcher of a node that follows node 0, which holds the run."""
+    facts = {"hardware": measure_hardware(), "image": image_identity()}
+    document = _common(checked, folder, code_identity().commit) | {"facts": facts}
+    exec_into_launcher(document, plan, os.environ, lock=None, nodes=nodes)
+
+
+def _common(checked: Checked, folder: Path, commit: str) -> dict[str, Any]:
+    """Return the part of the launch manifest that every node knows."""
+    return {
+        "plan": {name: value for name, value in checked.document.raw.items() if not name.startswith("$")},
+        "run_folder": str(folder.resolve()),
+        "paths": asdict(checked.paths),
+        "running_commit": commit,
+    }
+
+
+def _launch(
+    path: Path, plan: Plan, checked: Checked, folder: Path, lock: RunLock, *, nodes: Nodes | None, audit: bool
+) -> None:
     """Prepare the run folder and become the launcher; returns if the run only had to be finalised."""
     code = code_identity()
     launch_id = secrets.token_hex(16)
-    environment = rank_environment(plan, os.environ)
+    environment = rank_environment(plan, os.environ, interface=nodes.interface if nodes else None)
     prepared = prepare_run(
         folder,
         plan=plan,
@@ -100,12 +125,8 @@ def _launch(path: Path, plan: Plan, checked: Checked, folder: Path, lock: RunLoc
         return
     resumed = step_of(prepared.checkpoint or "") or 0
     stops = plan.run_mode == "smoke" and resumed < SMOKE_STOP_STEP
-    document = {
-        "plan": {name: value for name, value in checked.document.raw.items() if not name.startswith("$")},
-        "run_folder": str(folder.resolve()),
-        "paths": asdict(checked.paths),
+    document = _common(checked, folder, code.commit) | {
         "run_manifest_sha256": prepared.run_manifest_sha256,
-        "running_commit": code.commit,
         "launch_id": launch_id,
         "resume_checkpoint": prepared.checkpoint,
         "report_to": [name for name in os.environ.get("EXPLICIT_REPORT_TO", "").split(",") if name],
@@ -114,4 +135,4 @@ def _launch(path: Path, plan: Plan, checked: Checked, folder: Path, lock: RunLoc
     }
     how = "starting" if prepared.checkpoint is None else f"resuming from {prepared.checkpoint}"
     say(f"{how} run {plan.run_id} ({plan.arm}, {plan.optimisation.max_steps} steps) in {folder}")
-    exec_into_launcher(document, plan, os.environ, lock=lock)
+    exec_into_launcher(document, plan, os.environ, lock=lock, nodes=nodes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from explicit_learning.cli.run import default_run_folder
 from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.files.progress import say
 from explicit_learning.files.resources import ROOT
+from explicit_learning.launch.nodes import add_node_arguments, node_flags
 from explicit_learning.launch.signals import StopRequest, stop_signals_to
 from explicit_learning.plan.load import read_plan
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
@@ -21,8 +23,6 @@ from explicit_learning.resume.boundary import BOUNDARY_NAME
 from explicit_learning.resume.checkpoints import checkpoint_name, complete_checkpoints
 
 if TYPE_CHECKING:
-    import argparse
-
     from explicit_learning.plan.freeze import SftPass
 
 __all__ = ["HELP", "NAME", "add_arguments", "run"]
@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=Path, metavar="PLAN", help="a frozen plan; of a main plan a smoke plan is derived")
     where = f"run folder (default: $EXPLICIT_RUNS/RUN_ID{SMOKE_SUFFIX}, else runs/RUN_ID{SMOKE_SUFFIX})"
     parser.add_argument("--out", type=Path, metavar="DIR", help=where)
+    add_node_arguments(parser)
     add_json_argument(parser)
 
 
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     while True:
         phase = 2 if _at_boundary(folder) else 1
         say(f"smoke phase {phase} of 2: {folder}")
-        code = _phase(plan_file, folder, stop)
+        code = _phase(plan_file, folder, _flags(args, phase), stop)
         if phase == 2 or code != ExitCode.STOPPED or stop.requested() or not _at_boundary(folder):  # noqa: PLR2004 - two phases
             break
     if code != ExitCode.DONE:
@@ -92,9 +93,16 @@ def _at_boundary(folder: Path) -> bool:
     return checkpoint_name(SMOKE_STOP_STEP) in complete_checkpoints(folder)
 
 
-def _phase(plan: Path, folder: Path, stop: StopRequest) -> int:
+def _flags(args: argparse.Namespace, phase: int) -> list[str]:
+    """Return the flags of several nodes for one phase, which is a launch, and so a meeting, of its own."""
+    if args.rdzv_id is not None:
+        args = argparse.Namespace(**vars(args) | {"rdzv_id": f"{args.rdzv_id}.{phase}"})
+    return node_flags(args)
+
+
+def _phase(plan: Path, folder: Path, flags: list[str], stop: StopRequest) -> int:
     """Run `el run` in a process of its own, and pass stop signals on to it."""
-    command = [sys.executable, str(ROOT / "entrypoint.py"), "run", str(plan), "--out", str(folder)]
+    command = [sys.executable, str(ROOT / "entrypoint.py"), "run", str(plan), "--out", str(folder), *flags]
     with subprocess.Popen(command) as process:  # noqa: S603 - the program itself
         passed_on = 0
         while True:

@@ -83,18 +83,19 @@ def _resolve(document: PlanDocument) -> ResolvedPaths:
     )
 
 
-def check_plan(path: Path, *, out: Path | None) -> Checked:
+def check_plan(path: Path, *, out: Path | None, nodes: int = 1) -> Checked:
     """Run every gate on a plan file.
 
     Args:
         path: The plan.
         out: The run folder; ``None`` leaves the gates on output and disk out.
+        nodes: Machines that share the ranks; this one is asked for its part.
 
     Raises:
         Refusal: If the plan file cannot be read at all.
     """
     document = read_plan(path)
-    gates = _Gates(document=document, base=path.resolve().parent, file=str(path), out=out)
+    gates = _Gates(document=document, base=path.resolve().parent, file=str(path), out=out, nodes=nodes)
     return Checked(document=document, faults=(*document.faults, *gates.faults()))
 
 
@@ -126,6 +127,7 @@ class _Gates:
     base: Path
     file: str
     out: Path | None
+    nodes: int = 1
 
     def input_faults(self) -> Iterator[Fault]:
         asking = [*self._run((("model",), self._model), (("prompt",), self._prompt))]
@@ -210,14 +212,14 @@ class _Gates:
         )
 
     def _hardware(self) -> list[Fault]:
-        return check_hardware(build(Hardware, self._group("hardware")), file=self.file)
+        return check_hardware(build(Hardware, self._group("hardware")), file=self.file, nodes=self.nodes)
 
     def _shm(self, image_tokens: int) -> list[Fault]:
         hardware = build(Hardware, self._group("hardware"))
         optimisation = build(Optimisation, self._group("optimisation"))
         generation = self._group("generation")
         shape = LoaderShape(
-            ranks=hardware.world_size,
+            ranks=-(-hardware.world_size // self.nodes),
             workers=optimisation.dataloader_workers,
             prefetch=optimisation.dataloader_prefetch,
             rows_per_batch=optimisation.per_device_batch_size,

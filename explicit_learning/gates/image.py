@@ -141,7 +141,7 @@ def _declared(text: str) -> tuple[dict[str, str], str | None, list[Fault]]:
         match = ENTRY.fullmatch(entry)
         # Where no kind is named: `NAME@sha256:…` is how registries name manifests, and a bare digest is an image ID.
         kind = match and (match["kind"] or ("manifest" if match["name"] else "config"))
-        digest = match and f"sha256:{match['digest']}"
+        digest = f"sha256:{match['digest']}" if match else ""
         if match is None or kind not in KINDS or digests.setdefault(kind, digest) != digest:
             return {}, None, [_fault(DIGEST_VARIABLE, found_text(text), f"{FORM}, each kind once", DECLARE)]
         name = match["name"] or name

@@ -31,7 +31,7 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from explicit_learning.launch.rank import LAUNCHER_VARIABLE
-from explicit_learning.launch.settle import settle
+from explicit_learning.launch.settle import NodeEnd, collect
 from explicit_learning.launch.signals import STOP_SIGNALS, blocked_stop_signals
 from explicit_learning.launch.supervision import SHUTDOWN_SECONDS, stop_now
 
@@ -42,13 +42,16 @@ if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
     from explicit_learning.launch.manifest import LaunchManifest
-    from explicit_learning.launch.outcome import RankOutcome
+    from explicit_learning.launch.nodes import Nodes
     from explicit_learning.launch.signals import StopRequest
 
 __all__ = ["launch"]
 
 RANK_MODULE = "explicit_learning.launch.rank"
 MONITOR_SECONDS = 0.2
+LOOPBACK = "127.0.0.1"
+# All launchers have met when the rendezvous begins; and ranks end within a collective of each other.
+RENDEZVOUS_SECONDS = EXIT_BARRIER_SECONDS = 120
 # The agent installs handlers of its own for the signals named here, and warns if there are none: ours are put back.
 AGENT_SIGNALS = {"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM"}
 
@@ -58,11 +61,11 @@ class _Agent(LocalElasticAgent):
 
     Attributes:
         end_reason: Why the ranks were killed before their time, if they were.
-        failed_first: Local ranks that had failed when the first failure was seen; the agent ends the others after that.
+        failed_first: Ranks that had failed when the first failure was seen; the agent ends the others after that.
     """
 
     def __init__(self, spec: WorkerSpec, *, stop: StopRequest, say: Callable[[str], None], patience: float) -> None:
-        super().__init__(spec, DefaultLogsSpecs(log_dir=os.devnull))
+        super().__init__(spec, DefaultLogsSpecs(log_dir=os.devnull), exit_barrier_timeout=EXIT_BARRIER_SECONDS)
         self._stop = stop
         self._say = say
         self._patience = patience
@@ -94,10 +97,15 @@ class _Agent(LocalElasticAgent):
             self._say(f"ending at once: {wish.end_reason}")
             self.kill()
         if not self.failed_first:
-            codes = {rank: handler.proc.poll() for rank, handler in self._handlers().items()}
-            self.failed_first = frozenset(rank for rank, code in codes.items() if code)
+            codes = {local: handler.proc.poll() for local, handler in self._handlers().items()}
+            ranks = self.global_ranks()
+            self.failed_first = frozenset(ranks[local] for local, code in codes.items() if code)
         result: RunResult = super()._monitor_workers(worker_group)
         return result
+
+    def global_ranks(self) -> list[int]:
+        """Return this machine's ranks among all, by local rank."""
+        return [worker.global_rank for worker in self._worker_group.workers]
 
     def _handlers(self) -> dict[int, SubprocessHandler]:
         return self._pcontext.subprocess_handlers if isinstance(self._pcontext, SubprocessContext) else {}
@@ -117,8 +125,9 @@ def launch(
     say: Callable[[str], None],
     rank_module: str = RANK_MODULE,
     patience: float = SHUTDOWN_SECONDS,
-) -> tuple[RankOutcome, ...]:
-    """Run all ranks of a run on this machine until they have ended.
+    nodes: Nodes | None = None,
+) -> NodeEnd:
+    """Run the ranks of this machine until they have ended.
 
     The environment must lead ranks to the launch manifest (see `write_launch_manifest`).
 
@@ -129,35 +138,27 @@ def launch(
         say: Shows one line to the person who started the run.
         rank_module: What a rank runs, as in ``python -m``.
         patience: Seconds that ranks have to reach a checkpoint once a stop was asked for.
+        nodes: This machine's place among several; ``None`` where it runs all ranks.
 
     Returns:
-        Every rank's outcome, by rank (see `settle`).
+        How each of this machine's ranks ended.
 
     Raises:
         OSError, RuntimeError: If ranks cannot be started.
     """
-    world_size = manifest.plan.hardware.world_size
-    _log_to(manifest.run / "logs" / "launcher.log")
+    log = "launcher.log" if nodes is None else f"launcher-node-{nodes.rank}.log"
+    _log_to(manifest.run / "logs" / log)
     os.environ.update({LAUNCHER_VARIABLE: str(os.getpid())} | AGENT_SIGNALS)
-    rendezvous = get_rendezvous_handler(
-        RendezvousParameters(
-            backend="c10d",
-            endpoint="127.0.0.1:0",
-            run_id=uuid.uuid4().hex,
-            min_nodes=1,
-            max_nodes=1,
-            local_addr="127.0.0.1",
-        )
-    )
+    rendezvous = get_rendezvous_handler(_rendezvous(nodes))
     spec = WorkerSpec(
         role="rank",
-        local_world_size=world_size,
+        local_world_size=manifest.plan.hardware.world_size // (1 if nodes is None else nodes.count),
         entrypoint=sys.executable,
         args=("-m", rank_module),
         rdzv_handler=rendezvous,
         max_restarts=0,
         monitor_interval=MONITOR_SECONDS,
-        local_addr="127.0.0.1",
+        local_addr=LOOPBACK if nodes is None else nodes.address,
     )
     agent = _Agent(spec, stop=stop, say=say, patience=patience)
     try:
@@ -167,14 +168,35 @@ def launch(
         rendezvous.shutdown()
     if result is None:
         raise RuntimeError("the agent ended without a result")
-    return settle(
-        manifest.run,
+    return collect(
         folder,
         exit_codes={
-            rank: result.failures[rank].exitcode if rank in result.failures else 0 for rank in range(world_size)
+            rank: result.failures[rank].exitcode if rank in result.failures else 0 for rank in agent.global_ranks()
         },
         failed_first=agent.failed_first,
         end_reason=agent.end_reason,
+    )
+
+
+def _rendezvous(nodes: Nodes | None) -> RendezvousParameters:
+    if nodes is None:
+        return RendezvousParameters(
+            backend="c10d",
+            endpoint=f"{LOOPBACK}:0",
+            run_id=uuid.uuid4().hex,
+            min_nodes=1,
+            max_nodes=1,
+            local_addr=LOOPBACK,
+        )
+    return RendezvousParameters(
+        backend="c10d",
+        endpoint=f"{nodes.host}:{nodes.port}",
+        run_id=nodes.meeting,
+        min_nodes=nodes.count,
+        max_nodes=nodes.count,
+        local_addr=nodes.address,
+        is_host=nodes.rank == 0,
+        join_timeout=RENDEZVOUS_SECONDS,
     )
 
 

@@ -133,12 +133,15 @@ SETTINGS: tuple[Setting, ...] = (
 )
 
 
-def rank_environment(plan: Plan, base_environment: Mapping[str, str], *, cores: int | None = None) -> RankEnvironment:
+def rank_environment(
+    plan: Plan, base_environment: Mapping[str, str], *, interface: str | None = None, cores: int | None = None
+) -> RankEnvironment:
     """Decide the environment of the launcher and the ranks.
 
     Args:
         plan: The frozen plan.
         base_environment: The environment that this process was started with.
+        interface: The network interface that leads to the other nodes; ``None`` on one machine.
         cores: Usable CPU cores; by default those that this process may run on.
     """
     cores = len(os.sched_getaffinity(0)) if cores is None else cores
@@ -149,10 +152,14 @@ def rank_environment(plan: Plan, base_environment: Mapping[str, str], *, cores: 
         if not setting.applies(plan):
             continue
         decided = setting.value if isinstance(setting.value, str) else setting.value(plan, cores)
+        if interface is not None and setting.name == "GLOO_SOCKET_IFNAME":
+            decided = interface  # the loopback interface leads nowhere, and Gloo would guess by the host's name
         own = kept.get(setting.name)
         if own is not None and own != decided and setting.forced:
             overridden[setting.name] = own
         settings[setting.name] = decided if setting.forced or own is None else own
+    if interface is not None:
+        settings["NCCL_SOCKET_IFNAME"] = kept.get("NCCL_SOCKET_IFNAME", interface)
     return RankEnvironment(variables=kept | settings | _python_path(kept), settings=settings, overridden=overridden)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["NonFiniteLossError", "died", "failed", "is_lost_peer"]
+__all__ = ["NonFiniteLossError", "died", "failed", "is_lost_peer", "silent_node"]
 
 TAIL_LINES = 15
 FAILURE_CODES = set(ExitCode) - {ExitCode.DONE}
@@ -114,6 +114,14 @@ def died(rank: int, exit_code: int, log: Path) -> RankOutcome:
     tail = "".join(f"\n    {line}" for line in _tail(log))
     message = f"{what}; its log is {log}" + (f", which ends:{tail}" if tail else "")
     return _outcome(message, ExitCode(exit_code) if exit_code in FAILURE_CODES else ExitCode.INTERNAL)
+
+
+def silent_node(rank: int) -> RankOutcome:
+    """Return the outcome of a rank whose node's launcher ended without a word about it."""
+    message = (
+        f"rank {rank}: the launcher of its node ended without a word; look at that node, then start all nodes again"
+    )
+    return _outcome(message, ExitCode.INTERNAL)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -12,13 +12,21 @@ import os
 import shutil
 import signal
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.run_lock import adopt_run_lock
 from explicit_learning.launch.failures import failed
-from explicit_learning.launch.manifest import MANIFEST_VARIABLE, LaunchManifest, read_launch_manifest
+from explicit_learning.launch.manifest import (
+    MANIFEST_VARIABLE,
+    LaunchManifest,
+    read_launch_document,
+    read_launch_manifest,
+)
+from explicit_learning.launch.nodes import handed_over
+from explicit_learning.launch.settle import settle
 from explicit_learning.launch.signals import StopRequest, stop_signals_to
 from explicit_learning.launch.start import FOLDER_PREFIX, LOCK_VARIABLE
 from explicit_learning.launch.supervision import SHUTDOWN_SECONDS
@@ -26,6 +34,7 @@ from explicit_learning.launch.supervision import SHUTDOWN_SECONDS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from explicit_learning.launch.nodes import Nodes
     from explicit_learning.launch.outcome import RankOutcome
 
 __all__ = ["run_launcher"]
@@ -48,21 +57,25 @@ def run_launcher(
     stop_signals_to(stop)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` means it
         signal.signal(signal.SIGHUP, stop.note)
+    nodes = handed_over(os.environ)
     try:
-        manifest = read_launch_manifest()
+        read_launch_document()
+        folder = Path(os.environ[MANIFEST_VARIABLE]).parent
     except Refusal as refusal:
         _say(str(refusal))
         return refusal.exit_code
-    folder = Path(os.environ[MANIFEST_VARIABLE]).parent
     try:
+        if nodes is not None and nodes.rank > 0:
+            from explicit_learning.launch.several import follow
+
+            return follow(nodes, stop=stop, say=_say, rank_module=rank_module, patience=patience)
+        manifest = read_launch_manifest()
         adopt_run_lock(manifest.run, int(os.environ.pop(LOCK_VARIABLE)))
+        ranks = _Ranks(folder=folder, nodes=nodes, stop=stop, rank_module=rank_module, patience=patience)
+        return _lead(manifest, ranks, finish)
     except (KeyError, ValueError) as error:
         _say(f"the run is not locked by this process ({error}): start training with `el run PLAN`")
         return ExitCode.USAGE
-    try:
-        outcomes = _launch(manifest, folder, stop, rank_module, patience)
-        _explain(outcomes)
-        return finish(manifest, outcomes)
     except Refusal as refusal:
         _say(str(refusal))
         return refusal.exit_code
@@ -71,16 +84,50 @@ def run_launcher(
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _launch(
-    manifest: LaunchManifest, folder: Path, stop: StopRequest, rank_module: str, patience: float
-) -> tuple[RankOutcome, ...]:
-    try:
-        from explicit_learning.launch.agent import launch
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ranks:
+    """How ranks are started; see `run_launcher`."""
 
-        return launch(manifest, folder, stop=stop, say=_say, rank_module=rank_module, patience=patience)
+    folder: Path
+    nodes: Nodes | None
+    stop: StopRequest
+    rank_module: str
+    patience: float
+
+
+def _lead(
+    manifest: LaunchManifest,
+    ranks: _Ranks,
+    finish: Callable[[LaunchManifest, tuple[RankOutcome, ...]], ExitCode],
+) -> ExitCode:
+    world_size = manifest.plan.hardware.world_size
+    lead = None
+    try:
+        if ranks.nodes is None:
+            from explicit_learning.launch.agent import launch
+
+            end = launch(
+                manifest,
+                ranks.folder,
+                stop=ranks.stop,
+                say=_say,
+                rank_module=ranks.rank_module,
+                patience=ranks.patience,
+            )
+            outcomes = settle(manifest.run, [end], world_size=world_size)
+        else:
+            from explicit_learning.launch.several import Lead
+
+            lead = Lead(ranks.nodes, stop=ranks.stop, say=_say)
+            outcomes = lead.run(manifest, ranks.folder, rank_module=ranks.rank_module, patience=ranks.patience)
     except Exception as error:  # the run's end must be recorded, whatever the agent raised
         logging.getLogger(__name__).exception("the launcher failed")
-        return (failed(error),) * manifest.plan.hardware.world_size
+        outcomes = (failed(error),) * world_size
+    _explain(outcomes)
+    code = finish(manifest, outcomes)
+    if lead is not None:
+        lead.tell(code)
+    return code
 
 
 def _explain(outcomes: tuple[RankOutcome, ...]) -> None:

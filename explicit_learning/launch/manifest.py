@@ -26,6 +26,7 @@ __all__ = [
     "MANIFEST_SHA256_VARIABLE",
     "MANIFEST_VARIABLE",
     "LaunchManifest",
+    "read_launch_document",
     "read_launch_manifest",
     "write_launch_manifest",
 ]
@@ -84,6 +85,17 @@ def read_launch_manifest(environment: Mapping[str, str] = os.environ) -> LaunchM
     Raises:
         Refusal: If there is none, or its hash is another: training outside `el run` is refused.
     """
+    return build(LaunchManifest, read_launch_document(environment))
+
+
+def read_launch_document(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """Return the verified launch manifest as the JSON object that it is.
+
+    On a node that follows another it holds only what that node knows: see `explicit_learning.launch.several`.
+
+    Raises:
+        Refusal: If there is none, or its hash is another: training outside `el run` is refused.
+    """
     name, expected = environment.get(MANIFEST_VARIABLE), environment.get(MANIFEST_SHA256_VARIABLE)
     fix = "start training with `el run PLAN`, which checks the plan and launches the ranks"
     if not name or not expected:
@@ -99,4 +111,5 @@ def read_launch_manifest(environment: Mapping[str, str] = os.environ) -> LaunchM
         ) from None
     if (found := sha256_json(document)) != expected:
         raise Refusal(Fault(gate="launch", file=name, found=f"hash {found}", expected=f"hash {expected}", fix=fix))
-    return build(LaunchManifest, document)
+    result: dict[str, Any] = document
+    return result

@@ -23,12 +23,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.launch.environment import rank_environment, scratch_environment
 from explicit_learning.launch.manifest import write_launch_manifest
+from explicit_learning.launch.nodes import NODES_VARIABLE
 from explicit_learning.launch.signals import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from explicit_learning.files.run_lock import RunLock
+    from explicit_learning.launch.nodes import Nodes
     from explicit_learning.plan.model import Plan
 
 __all__ = ["FOLDER_PREFIX", "LOCK_VARIABLE", "exec_into_launcher", "launch_environment"]
@@ -40,7 +42,12 @@ FOLDER_PREFIX = "explicit-learning-launch-"
 
 
 def exec_into_launcher(
-    manifest_document: dict[str, Any], plan: Plan, environment: Mapping[str, str], *, lock: RunLock
+    manifest_document: dict[str, Any],
+    plan: Plan,
+    environment: Mapping[str, str],
+    *,
+    lock: RunLock | None,
+    nodes: Nodes | None = None,
 ) -> NoReturn:
     """Replace this process by the launcher.
 
@@ -48,12 +55,13 @@ def exec_into_launcher(
         manifest_document: The launch manifest as a JSON object.
         plan: The frozen plan.
         environment: The environment this process was started with.
-        lock: The run's lock, which goes along.
+        lock: The run's lock, which goes along; ``None`` on a node that follows another.
+        nodes: This machine's place among several.
 
     Raises:
         Refusal: If there is no place for the launch manifest (exit code 74).
     """
-    variables = launch_environment(manifest_document, plan, environment, lock=lock)
+    variables = launch_environment(manifest_document, plan, environment, lock=lock, nodes=nodes)
     # Held back until the launcher has its handlers: the default action would end it without a word.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     for stream in (sys.stdout, sys.stderr):
@@ -62,7 +70,12 @@ def exec_into_launcher(
 
 
 def launch_environment(
-    manifest_document: dict[str, Any], plan: Plan, environment: Mapping[str, str], *, lock: RunLock
+    manifest_document: dict[str, Any],
+    plan: Plan,
+    environment: Mapping[str, str],
+    *,
+    lock: RunLock | None,
+    nodes: Nodes | None = None,
 ) -> dict[str, str]:
     """Make the launch's private folder, which the launcher removes, and return the environment that leads there.
 
@@ -88,8 +101,10 @@ def launch_environment(
                 exit_code=ExitCode.IO,
             )
         ) from error
-    variables = rank_environment(plan, environment).variables
-    return variables | scratch_environment(variables, folder) | where | {LOCK_VARIABLE: str(lock.descriptor)}
+    own = {name: value for name, value in environment.items() if name not in (LOCK_VARIABLE, NODES_VARIABLE)}
+    variables = rank_environment(plan, own, interface=nodes.interface if nodes else None).variables
+    held = {} if lock is None else {LOCK_VARIABLE: str(lock.descriptor)}
+    return variables | scratch_environment(variables, folder) | where | held | (nodes.variables() if nodes else {})
 
 
 def _lock(folder: Path) -> int:

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["EVENTS_NAME", "EventKind", "append_event", "read_events"]
 
 EVENTS_NAME = "events.jsonl"
-EventKind = Literal["gates", "launch", "resume", "checkpoint", "set-aside", "signal", "warning", "finalise", "exit"]
+EventKind = Literal[
+    "gates", "launch", "nodes", "resume", "checkpoint", "set-aside", "signal", "warning", "finalise", "exit"
+]
 
 
 def append_event(run: Path, kind: EventKind, data: dict[str, Any], *, at: datetime | None = None) -> None:
