@@ -21,6 +21,8 @@ if [ ! -x "$root/usr/bin/apptainer" ]; then
         # A mirror that is frozen in time has an expired release file; it is signed all the same.
         mmdebstrap --mode=root --quiet --variant=minbase --include=apptainer,ca-certificates \
             --aptopt='Acquire::Check-Valid-Until "false"' unstable "$root.making" >&2
+        echo '127.0.0.1 localhost' >"$root.making/etc/hosts" # Apptainer copies both into what it builds and runs
+        : >"$root.making/etc/resolv.conf"
         mv -T -- "$root.making" "$root"
     fi
     exec {guard}>&-
@@ -50,5 +52,6 @@ exec unshare --mount --propagation private -- bash -euc '
     cd -- "$EXPLICIT_APPTAINER_CWD"
     export PATH=/usr/sbin:/usr/bin:/sbin:/bin
     user=${EXPLICIT_APPTAINER_USER:-0}
+    grep -q "^[^:]*:[^:]*:$user:" /etc/passwd || echo "user$user:x:$user:$user::/tmp:/bin/sh" >>/etc/passwd
     exec setpriv --reuid "$user" --regid "$user" --clear-groups /usr/bin/apptainer "$@"
 ' bash "$@"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -89,3 +90,41 @@ def test_arguments_are_asked_for(job: dict[str, str]) -> None:
     done = subprocess.run(["bash", SCRIPT, "plan.json"], env=job, check=False, capture_output=True, text=True)
     assert done.returncode == 64
     assert "usage: " in done.stderr
+
+
+def test_a_sif_sees_what_it_needs_and_nothing_else(tmp_path: Path, job: dict[str, str]) -> None:
+    """Apptainer is a stand-in that notes its arguments and the environment that it would hand in."""
+    program(tmp_path / "apptainer", f'printf "%s\\n" "$@" > {tmp_path}/arguments; env > {tmp_path}/environment')
+    program(tmp_path / "programs" / "scontrol", 'echo "gpu03"; echo "gpu04"')
+    sif = tmp_path / "el.sif"
+    sif.write_bytes(b"a container")
+    (tmp_path / "el.sif.source").write_text("config=sha256:" + "1" * 64)
+    job |= {
+        "EXPLICIT_APPTAINER": str(tmp_path / "apptainer"),
+        "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_NNODES": "2",
+        "SLURM_NODEID": "1",
+        "SLURM_JOB_NODELIST": "gpu[03-04]",
+        "EXPLICIT_BINDS": "/scratch",
+        "SECRET": "of the host",
+    }
+    subprocess.run(["bash", SCRIPT, "plan.json", "run", str(sif)], env=job, check=True)
+    arguments = (tmp_path / "arguments").read_text().splitlines()
+    assert arguments[:5] == ["run", "--nv", "--containall", "--cleanenv", "--no-home"]
+    assert arguments[arguments.index("--bind") + 1] == f"{tmp_path}:{tmp_path},/scratch"
+    assert arguments[-5:] == [str(sif), "run", "plan.json", "--out", "run"]
+    handed_in = {
+        name.removeprefix("APPTAINERENV_"): value
+        for name, _, value in (line.partition("=") for line in (tmp_path / "environment").read_text().splitlines())
+        if name.startswith("APPTAINERENV_")
+    }
+    digest = hashlib.sha256(b"a container").hexdigest()
+    assert handed_in == {
+        "EXPLICIT_IMAGE_DIGEST": f"sif=sha256:{digest},config=sha256:{'1' * 64}",
+        "TMPDIR": "/tmp",
+        "HOME": "/tmp",
+        "SLURM_JOB_ID": "17",
+        "SLURM_NNODES": "2",
+        "SLURM_NODEID": "1",
+        "EXPLICIT_RDZV_ENDPOINT": "gpu03:29400",
+    }

@@ -43,7 +43,7 @@ def test_the_environment_holds_absolute_paths_alone() -> None:
         "import urllib.request as u; u.urlopen('http://127.0.0.1:9/wheel.whl')",
         "import socket; socket.create_connection(('127.0.0.1', 9))",
         "import socket; socket.getaddrinfo('localhost', 80)",
-        "import os, sys; os.execv(sys.executable, [sys.executable, '-c', 'import socket; socket.gethostbyname(\"x\")'])",
+        "import os, sys; os.execv(sys.executable, ['-', '-c', 'import socket; socket.gethostbyname(\"x\")'])",
     ],
     ids=["urllib", "connection", "name", "a child process"],
 )
