@@ -89,14 +89,17 @@ def _record(experiment: Experiment) -> dict[str, Any]:
 
 
 def _differences(found: dict[str, Any], wanted: dict[str, Any], file: Path) -> Iterator[Fault]:
-    """Say in what a folder's experiment is another one; of drafts, only those that both have can differ."""
+    """Say in what a folder's experiment is another one; of drafts, only those that both have can differ.
+
+    Under another name everything may be different: then the name says it.
+    """
     pairs = [(f"/{name}", found[name], wanted[name]) for name in ("name", "seeds", "data", "initial_adapter_from")]
     pairs += [
         (f"/drafts/{arm}", digest, wanted["drafts"][arm])
         for arm, digest in found["drafts"].items()
         if arm in wanted["drafts"]
     ]
-    for pointer, held, asked in pairs:
+    for pointer, held, asked in pairs[:1] if found["name"] != wanted["name"] else pairs:
         if held != asked:
             yield Fault(
                 gate=GATE,
