@@ -12,6 +12,7 @@ import pytest
 
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.resources import PLANS, ROOT
+from explicit_learning.files.run_lock import hold_run
 from explicit_learning.provenance.tensors import file_tensors_sha256
 
 if TYPE_CHECKING:
@@ -62,9 +63,7 @@ def test_from_a_draft_to_a_completed_run_and_its_evaluation(tmp_path: Path, digi
     assert marker["counts"]["sft_loss_tokens"] == plan["budget"]["planned_sft_loss_tokens"]
     weights = run / "final-adapter" / "adapter_model.safetensors"
     assert file_tensors_sha256(weights) in json.dumps(marker)
-    assert (
-        "el run" in (run / "final-adapter" / "README.md").read_text() or (run / "final-adapter" / "README.md").exists()
-    )
+    assert "python entrypoint.py plan.json" in (run / "final-adapter" / "README.md").read_text()
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == list(range(1, steps + 1))
     assert (run / "logs" / "rank-0.log").stat().st_size > 0
@@ -72,6 +71,11 @@ def test_from_a_draft_to_a_completed_run_and_its_evaluation(tmp_path: Path, digi
     second = el("plan.json", cwd=place)
     assert second.returncode == 73
     assert "this run is already complete" in second.stderr
+
+    with hold_run(place / "other") as lock:
+        refused = el("run", "plan.json", "--out", "other", cwd=place)
+    assert refused.returncode == 73
+    assert f"process {os.getpid()} (nonce {lock.nonce}) is running this run" in refused.stderr
 
     evaluated = el("evaluate", run, "--json", cwd=place)
     assert evaluated.returncode == 0, evaluated.stderr

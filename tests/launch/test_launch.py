@@ -160,7 +160,7 @@ def test_a_later_second_signal_ends_at_once(launched: Launched, checkpoint: dict
         launch.process.send_signal(signal.SIGTERM)
         asked = time.monotonic()
         assert launch.wait() == code
-    assert time.monotonic() - asked < 5
+    assert time.monotonic() - asked < 20  # far below the launcher's patience
     assert all(ends_within(pid, 1) for pid in pids)
     first = launch.outcomes()[0]
     assert "a second signal (SIGTERM) came" in first["message"]
