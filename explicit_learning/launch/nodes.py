@@ -126,8 +126,11 @@ def handed_over(environment: Mapping[str, str]) -> Nodes | None:
 
 
 def _slurm(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what SLURM says of a step with one task a node; nothing where it says nothing of several nodes."""
-    count = environment.get("SLURM_STEP_NUM_NODES") or environment.get("SLURM_NNODES") or "1"
+    """Return what srun says of a step with one task a node; nothing where it says nothing of several nodes.
+
+    The job's own count is not asked: a command in the script of a job of several nodes runs once, on its first.
+    """
+    count = environment.get("SLURM_STEP_NUM_NODES") or "1"
     if count == "1" or "SLURM_NODEID" not in environment or "SLURM_JOB_ID" not in environment:
         return {}
     job, step, restarts = (environment.get(f"SLURM_{name}", "0") for name in ("JOB_ID", "STEP_ID", "RESTART_COUNT"))
