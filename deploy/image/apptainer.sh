@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Apptainer, wherever it is: the one on PATH, or else Debian's, which is made into a folder of its own and entered.
 #
-# Debian has Apptainer in unstable only, so it cannot be installed beside bookworm's packages. The folder (270 MB) lies
+# Debian has Apptainer in unstable only, so it cannot be installed beside bookworm's packages. The folder (300 MB) lies
 # in the cache that the environments lie in. Entering it needs root. Seen inside: this machine's /proc, /sys and /dev, and
 # the folders /tmp, the working directory and those in EXPLICIT_APPTAINER_BINDS (separated by colons). With EXPLICIT_APPTAINER_USER it
 # runs under that uid.
@@ -19,7 +19,7 @@ if [ ! -x "$root/usr/bin/apptainer" ]; then
     if [ ! -x "$root/usr/bin/apptainer" ]; then
         rm -rf -- "$root" "$root.making"
         # A mirror that is frozen in time has an expired release file; it is signed all the same.
-        mmdebstrap --mode=root --quiet --variant=minbase --include=apptainer,ca-certificates \
+        mmdebstrap --mode=root --quiet --variant=minbase --include=apptainer,squashfuse,fuse3,ca-certificates \
             --aptopt='Acquire::Check-Valid-Until "false"' unstable "$root.making" >&2
         echo '127.0.0.1 localhost' >"$root.making/etc/hosts" # Apptainer copies both into what it builds and runs
         : >"$root.making/etc/resolv.conf"
@@ -38,13 +38,10 @@ exec unshare --mount --propagation private -- bash -euc '
         mount --rbind "$folder" "$root$folder"
     done
     unset IFS
-    # Containers without that device give it to nobody; Apptainer mounts its images with it.
-    if [ ! -e "$root/dev/fuse" ] || ! : 2>/dev/null <>"$root/dev/fuse"; then
-        node=$(mktemp -u /tmp/fuse.XXXXXX)
-        mknod -m 0666 "$node" c 10 229
-        touch "$root/dev/fuse"
-        mount --bind "$node" "$root/dev/fuse"
-    fi
+    # Apptainer mounts images through it, as whoever runs; its own may be root only, or missing.
+    [ -e "$root/.fuse" ] || mknod -m 0666 "$root/.fuse" c 10 229
+    [ -e "$root/dev/fuse" ] || touch "$root/dev/fuse"
+    mount --bind "$root/.fuse" "$root/dev/fuse"
     mkdir -p "$root/.host"
     cd -- "$root"
     pivot_root . .host

@@ -10,7 +10,7 @@ chmod 777 "$work"
 sif=$PWD/build/image/el-cpu.sif
 digest=config=$(cat build/image/el-cpu.id),manifest=$(cat build/image/el-cpu.manifest),sif=$(cat "$sif.digest")
 EXPLICIT_APPTAINER_USER=1234 deploy/image/apptainer.sh run --containall --cleanenv --no-home --net --network none \
-    --bind "$work:/out" --pwd /work --env "EXPLICIT_IMAGE_DIGEST=$digest" --env TMPDIR=/tmp --env HOME=/tmp \
+    --bind "$work:/out" --pwd /work --env "EXPLICIT_IMAGE_DIGEST=$digest" --env TMPDIR=/tmp \
     "$sif" smoke plan.json --out /out/smoke
 grep -q "$(cat "$sif.digest")" "$work/smoke/run-manifest.json"
 grep -q '"passed": true' "$work"/smoke/resume-audits/*.json

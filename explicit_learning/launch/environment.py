@@ -13,13 +13,13 @@ from __future__ import annotations
 import os
 import pwd
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.files.resources import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from explicit_learning.plan.model import Plan
 
@@ -28,6 +28,19 @@ __all__ = ["SETTINGS", "RankEnvironment", "Setting", "rank_environment", "scratc
 # Libraries read whole families of variables as a second configuration beside ours; none of them is in the plan.
 CLEARED_PREFIXES = ("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_", "TORCHELASTIC_", "TORCH_ALLOW_TF32_")
 USER_VARIABLES = ("USER", "LOGNAME")
+# Where libraries keep what they can make again, by variable, and the name of the folder that is given to them instead.
+CACHES = {
+    "XDG_CACHE_HOME": "cache",
+    "HF_HOME": "huggingface",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+    "CUDA_CACHE_PATH": "cuda",
+    "VLLM_CACHE_ROOT": "vllm",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+    "MPLCONFIGDIR": "matplotlib",
+}
+# These two look for the home folder, or for the user's name, where they are not set.
+NEEDED_CACHES = frozenset({"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,8 +188,9 @@ def scratch_environment(
     """Return the variables that lead caches into a folder that ends with the launch.
 
     A container started under a uid without a passwd entry has no home, and there `getpass.getuser`, which torch's
-    inductor cache calls, raises. A cache that the user or the image has placed stays where it is, except that of
-    Hugging Face datasets, whose content would outlive the data it was made from.
+    inductor cache calls, raises. A cache that the user or the image has placed stays where it is, unless nobody can
+    write there (Apptainer mounts an image's volumes read-only), except that of Hugging Face datasets, whose content would
+    outlive the data it was made from.
 
     Args:
         environment: The environment to complete.
@@ -188,15 +202,20 @@ def scratch_environment(
     if not known:
         result |= {name: "explicit" for name in USER_VARIABLES if not environment.get(name)}
     home = environment.get("HOME", "")
-    if not (home and os.access(home, os.W_OK)):
-        result |= {
-            name: str(scratch / folder)
-            for name, folder in (("TORCHINDUCTOR_CACHE_DIR", "inductor"), ("TRITON_CACHE_DIR", "triton"))
-            if not environment.get(name)
-        }
-        if not known:
-            result["HOME"] = str(scratch)
+    homeless = not (home and os.access(home, os.W_OK))
+    for name, folder in CACHES.items():
+        placed = environment.get(name)
+        if (placed and not _can_hold_files(Path(placed))) or (not placed and homeless and name in NEEDED_CACHES):
+            result[name] = str(scratch / folder)
+    if homeless and not known:
+        result["HOME"] = str(scratch)
     return result
+
+
+def _can_hold_files(folder: Path) -> bool:
+    """Whether a folder is there, or could be made, with files in it."""
+    existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    return os.access(existing, os.W_OK | os.X_OK)
 
 
 def _user_is_known() -> bool:

@@ -122,7 +122,6 @@ def test_a_sif_sees_what_it_needs_and_nothing_else(tmp_path: Path, job: dict[str
     assert handed_in == {
         "EXPLICIT_IMAGE_DIGEST": f"sif=sha256:{digest},config=sha256:{'1' * 64}",
         "TMPDIR": "/tmp",
-        "HOME": "/tmp",
         "SLURM_JOB_ID": "17",
         "SLURM_NNODES": "2",
         "SLURM_NODEID": "1",

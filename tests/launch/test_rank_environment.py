@@ -81,13 +81,26 @@ def test_a_known_user_keeps_home_and_caches(tmp_path: Path) -> None:
 
 
 def test_an_unknown_user_gets_a_name_a_home_and_caches(tmp_path: Path) -> None:
-    found = scratch_environment({"HOME": "/missing", "TRITON_CACHE_DIR": "/t"}, tmp_path, user_is_known=False)
+    own = {"HOME": "/missing", "TRITON_CACHE_DIR": str(tmp_path / "their own")}
+    found = scratch_environment(own, tmp_path, user_is_known=False)
     assert found == {
         "HF_DATASETS_CACHE": str(tmp_path / "datasets"),
         "USER": "explicit",
         "LOGNAME": "explicit",
         "HOME": str(tmp_path),
         "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
+    }
+
+
+def test_a_cache_where_nobody_can_write_is_moved(tmp_path: Path) -> None:
+    """As in Apptainer, which mounts the folder that the image's variables name read-only."""
+    (tmp_path / "file").touch()
+    usable, unusable = str(tmp_path / "new" / "cache"), str(tmp_path / "file" / "cache")
+    own = {"HOME": str(tmp_path), "XDG_CACHE_HOME": unusable, "HF_HOME": usable, "TORCHINDUCTOR_CACHE_DIR": unusable}
+    assert scratch_environment(own, tmp_path / "scratch", user_is_known=True) == {
+        "HF_DATASETS_CACHE": str(tmp_path / "scratch" / "datasets"),
+        "XDG_CACHE_HOME": str(tmp_path / "scratch" / "cache"),
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "scratch" / "inductor"),
     }
 
 
