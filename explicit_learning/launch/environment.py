@@ -189,8 +189,8 @@ def scratch_environment(
 
     A container started under a uid without a passwd entry has no home, and there `getpass.getuser`, which torch's
     inductor cache calls, raises. A cache that the user or the image has placed stays where it is, unless nobody can
-    write there (Apptainer mounts an image's volumes read-only), except that of Hugging Face datasets, whose content would
-    outlive the data it was made from.
+    write there (Apptainer mounts an image's volumes read-only), except that of Hugging Face datasets, whose content
+    would outlive the data it was made from.
 
     Args:
         environment: The environment to complete.
