@@ -8,6 +8,7 @@ different streams.
 from __future__ import annotations
 
 import random
+import re
 from typing import TYPE_CHECKING, Any, cast
 
 from explicit_learning.errors import Fault, Refusal
@@ -133,8 +134,20 @@ def load_tensors(path: Path) -> Any:  # noqa: ANN401 - nested containers of tens
             Fault(
                 gate="checkpoint",
                 file=str(path),
-                found=f"cannot be loaded: {(str(error) or type(error).__name__).splitlines()[0]}",
+                found=f"cannot be loaded: {_reason(error)}",
                 expected="tensors, numbers and containers of them, as the checkpoint was sealed with",
                 fix="restore the checkpoint from a copy, or remove its folder to resume from the one before",
             )
         ) from None
+
+
+def _reason(error: Exception) -> str:
+    """Say why a file was not loaded, without torch's advice to load it in the way that runs its code."""
+    import pickle
+
+    if isinstance(error, pickle.UnpicklingError):
+        call = re.search(r"GLOBAL (\S+)", str(error))
+        return f"loading it would call {call[1]}" if call else "it holds something else than plain data"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return (str(error) or "it ends too early").splitlines()[0]
