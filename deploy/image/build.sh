@@ -39,8 +39,8 @@ if [ "$kind" = cpu ]; then
         "${arguments[@]}" "$@" --iidfile "$out/el-$kind.id" -t "$name:lock" -t "$name:$tag" .
     engine=podman
 elif docker info >/dev/null 2>&1; then
-    # BuildKit rewrites the times of files and of the image to SOURCE_DATE_EPOCH.
-    docker buildx build --provenance=false --output "type=docker,rewrite-timestamp=true" "${arguments[@]}" "$@" \
+    # Unlike podman, it dates the files of the layers with the time of the build: two builds differ in their digests.
+    docker build "${arguments[@]}" "$@" \
         --iidfile "$out/el-$kind.id" -t "$name:lock" -t "$name:$tag" .
     engine=docker
 else
