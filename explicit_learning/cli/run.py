@@ -23,6 +23,7 @@ from explicit_learning.launch.start import exec_into_launcher
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
 from explicit_learning.provenance.code import code_identity
 from explicit_learning.provenance.lifecycle import prepare_run
+from explicit_learning.provenance.verdict import JSON_VARIABLE
 from explicit_learning.resume.checkpoints import step_of
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ def run(args: argparse.Namespace) -> ExitCode:
         print(f"warning: {args.plan} {warning}", file=sys.stderr)
     if nodes is not None and nodes.rank > 0:
         _follow(plan, checked, folder, nodes)
+    if args.json:
+        os.environ[JSON_VARIABLE] = "1"
     with hold_run(folder) as lock:
         # Whoever held the lock a moment ago may have completed the run.
         if faults := check_output(folder, frozen_config_sha256=plan.frozen_config_sha256):

@@ -50,9 +50,10 @@ def test_from_a_draft_to_a_completed_run_and_its_evaluation(tmp_path: Path, digi
     plan = json.loads((place / "plan.json").read_text())
     assert 0 < plan["budget"]["planned_sft_loss_tokens"] <= cap
 
-    first = el("plan.json", cwd=place)
+    first = el("plan.json", "--json", cwd=place)
     assert first.returncode == 0, first.stderr
     run = place / "runs" / plan["run_id"]
+    assert json.loads(first.stdout) == {"ok": True, "exit_code": 0, "faults": [], "run": str(run)}
     marker = json.loads((run / "training-complete.json").read_text())
     manifest = json.loads((run / "run-manifest.json").read_text())
     steps = plan["optimisation"]["max_steps"]

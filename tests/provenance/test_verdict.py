@@ -1,0 +1,63 @@
+"""What a launch's end looks like to a program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from explicit_learning.errors import ExitCode
+from explicit_learning.files.schema import validate
+from explicit_learning.provenance.events import append_event
+from explicit_learning.provenance.verdict import verdict
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FAULT = {"gate": "completion", "file": "x", "pointer": None, "found": "7 steps", "expected": "8", "fix": "report it"}
+
+
+def rank(number: int, **fields: Any) -> dict[str, Any]:
+    none = {"optimizer_step": 4, "checkpoint": None, "message": None, "peak_memory_bytes": 1, "device_seconds": 1.0}
+    return {"rank": number, "status": "failed"} | none | fields
+
+
+def ended(run: Path, code: ExitCode, *ranks: dict[str, Any], faults: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
+    """Write the end of an earlier launch and of this one, and return the verdict on this one."""
+    for ranks_of, exit_code in (([rank(0, message="an earlier end")], 70), (list(ranks), int(code))):
+        data = {"launch_id": "0" * 32, "exit_code": exit_code, "ranks": ranks_of, "faults": list(faults)}
+        append_event(run, "exit", data)
+    found = verdict(run, code)
+    assert validate(found, "faults", gate="test", file="verdict") == []
+    return found
+
+
+def test_done(tmp_path: Path) -> None:
+    answer = ended(tmp_path, ExitCode.DONE, rank(0, status="completed"))
+    assert answer == {"ok": True, "exit_code": 0, "faults": [], "run": str(tmp_path)}
+
+
+@pytest.mark.parametrize(
+    ("code", "found", "fix"),
+    [
+        (ExitCode.STOPPED, "stopped at checkpoint-4", "run the same command again"),
+        (ExitCode.BUDGET_EXHAUSTED, "the token budget ended at checkpoint-4", "larger budget"),
+    ],
+)
+def test_ends_at_a_checkpoint(tmp_path: Path, code: ExitCode, found: str, fix: str) -> None:
+    ranks = [rank(number, status="stopped", checkpoint="checkpoint-4") for number in (0, 1)]
+    answer = ended(tmp_path, code, *ranks)
+    (fault,) = answer["faults"]
+    assert (answer["ok"], answer["exit_code"], fault["found"]) == (False, int(code), found)
+    assert fix in fault["fix"]
+
+
+def test_ranks_that_failed_are_named_by_message(tmp_path: Path) -> None:
+    ranks = [rank(0, message="lost rank 1"), rank(1, message="out of memory"), rank(2, message="lost rank 1")]
+    faults = ended(tmp_path, ExitCode.INTERNAL, *ranks)["faults"]
+    assert [fault["found"] for fault in faults] == ["rank 0, 2: lost rank 1", "rank 1: out of memory"]
+    assert [fault["file"] for fault in faults] == [str(tmp_path / "logs" / f"rank-{number}.log") for number in (0, 1)]
+
+
+def test_faults_of_the_completion_rules_are_the_answer(tmp_path: Path) -> None:
+    assert ended(tmp_path, ExitCode.CONTRACT, rank(0), faults=(FAULT,))["faults"] == [FAULT]
