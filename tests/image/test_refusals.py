@@ -10,7 +10,7 @@ import zipfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from image.podman import IMAGE, LOCKED_DOWN, Docker, podman_environment
+from image.podman import IMAGE, Docker, podman_environment
 
 from explicit_learning.lock import FULL_LOCK, lock_sha256
 from explicit_learning.plan.load import frozen_config_sha256
@@ -91,8 +91,7 @@ def test_a_plan_that_is_not_in_the_mount(docker: Docker, open_folder: Path) -> N
 def test_no_home_and_no_name(docker: Docker) -> None:
     """Neither a home folder nor an entry in the list of users is needed."""
     options = ("--user", "4242", "-e", "HOME=", "-e", "USER=", "-e", "LOGNAME=")
-    done = docker("run", "--rm", *LOCKED_DOWN, *options, IMAGE, "check", "plan.json", "--json")
-    assert answer(done)[0] == 0
+    assert answer(docker.run(*options, IMAGE, "check", "plan.json", "--json"))[0] == 0
 
 
 def test_a_plan_of_another_lock(docker: Docker, open_folder: Path) -> None:
