@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from explicit_learning.cli.numbers import seed
 from explicit_learning.cli.output import add_json_argument, answer
-from explicit_learning.cli.seeds import seed
 from explicit_learning.data.dataset import load_dataset_manifest
 from explicit_learning.plan.draft_data import write_digits
 

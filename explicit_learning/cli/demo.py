@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.cli.experiment import run_and_show
+from explicit_learning.cli.numbers import positive, seed
 from explicit_learning.cli.output import add_json_argument
-from explicit_learning.cli.seeds import seed
 from explicit_learning.experiment.document import narrow, read_experiment
 from explicit_learning.files.progress import say
 from explicit_learning.files.resources import PLANS
@@ -22,6 +23,8 @@ __all__ = ["HELP", "NAME", "add_arguments", "run"]
 
 NAME = "demo"
 HELP = "the whole story on a CPU: data, SFT, RL arms, evaluation"
+# A CPU rank uses one core, and two runs take 2 x 1 GiB of memory: what the smallest machine has.
+JOBS = 2
 DEFAULT_OUT = Path("runs") / "demo"
 
 
@@ -31,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="fewer rows and steps")
     parser.add_argument("--arms", metavar="A,B", help="only these RL arms (the SFT stage always runs)")
     parser.add_argument("--seed", type=seed, metavar="N", help="seed of the runs (default 0)")
+    parser.add_argument("--jobs", type=positive, metavar="N", help="RL runs at once (default 2, or 1 on a single core)")
     add_json_argument(parser)
 
 
@@ -40,6 +44,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     out = args.out or DEFAULT_OUT.with_name("demo-quick" if args.quick else "demo")
     document = PLANS / "demo" / ("experiment-quick.json" if args.quick else "experiment.json")
     arms = None if args.arms is None else [name.strip() for name in args.arms.split(",") if name.strip()]
-    code = run_and_show(narrow(read_experiment(document), arms=arms, seed=args.seed), out, as_json=args.json)
+    jobs = args.jobs or min(JOBS, len(os.sched_getaffinity(0)))
+    code = run_and_show(narrow(read_experiment(document), arms=arms, seed=args.seed), out, as_json=args.json, jobs=jobs)
     say(f"demo finished in {time.monotonic() - started:.0f} s")
     return code

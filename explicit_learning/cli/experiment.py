@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.cli.freeze import count_sft
+from explicit_learning.cli.numbers import positive
 from explicit_learning.cli.output import add_json_argument, answer
 from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.experiment.document import read_experiment
 from explicit_learning.experiment.runner import StageFailedError, run_experiment
+from explicit_learning.launch.signals import StopRequest, stop_signals_to
 from explicit_learning.report.experiment import experiment_results, experiment_text, places_text, stage_text
 
 if TYPE_CHECKING:
@@ -28,27 +30,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("document", type=Path, metavar="DOC", help="an experiment document; see plans/demo")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where everything goes")
+    jobs = "RL runs at once (default 1); runs on GPUs would get in each other's way"
+    parser.add_argument("--jobs", type=positive, default=1, metavar="N", help=jobs)
     add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Run the experiment, and print what it shows."""
-    return run_and_show(read_experiment(args.document), args.out, as_json=args.json)
+    return run_and_show(read_experiment(args.document), args.out, as_json=args.json, jobs=args.jobs)
 
 
-def run_and_show(experiment: Experiment, out: Path, *, as_json: bool) -> ExitCode:
+def run_and_show(experiment: Experiment, out: Path, *, as_json: bool, jobs: int) -> ExitCode:
     """Run an experiment; print a table after each run and all results at the end.
 
     Raises:
         Refusal: If a plan cannot be frozen, or a run ended with another code than 0, which is then the program's.
     """
+    stop = StopRequest()
+    stop_signals_to(stop)
 
     def show(runs: list[RunOfStage]) -> None:
         if not as_json:
             print(stage_text(runs), flush=True)
 
     try:
-        runs = run_experiment(experiment, out=out, count_sft=count_sft, after_stage=show)
+        runs = run_experiment(experiment, out=out, count_sft=count_sft, after_stage=show, stop=stop, jobs=jobs)
     except StageFailedError as failure:
         code = ExitCode(failure.code) if failure.code in set(ExitCode) else ExitCode.INTERNAL
         fix = "read the lines above; the same command again continues"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +10,7 @@ from explicit_learning.cli.output import add_json_argument, answer
 from explicit_learning.cli.run import default_run_folder
 from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.files.progress import say
-from explicit_learning.files.resources import ROOT
+from explicit_learning.launch.child import run_child
 from explicit_learning.launch.nodes import add_node_arguments, node_flags
 from explicit_learning.launch.signals import StopRequest, stop_signals_to
 from explicit_learning.plan.load import read_plan
@@ -53,7 +51,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     while True:
         phase = 2 if _at_boundary(folder) else 1
         say(f"smoke phase {phase} of 2: {folder}")
-        code = _phase(plan_file, folder, _flags(args, phase), stop)
+        code = run_child(["run", str(plan_file), "--out", str(folder), *_flags(args, phase)], stop)
         if phase == 2 or code != ExitCode.STOPPED or stop.requested() or not _at_boundary(folder):  # noqa: PLR2004 - two phases
             break
     if code != ExitCode.DONE:
@@ -98,21 +96,6 @@ def _flags(args: argparse.Namespace, phase: int) -> list[str]:
     if args.rdzv_id is not None:
         args = argparse.Namespace(**vars(args) | {"rdzv_id": f"{args.rdzv_id}.{phase}"})
     return node_flags(args)
-
-
-def _phase(plan: Path, folder: Path, flags: list[str], stop: StopRequest) -> int:
-    """Run `el run` in a process of its own, and pass stop signals on to it."""
-    command = [sys.executable, str(ROOT / "entrypoint.py"), "run", str(plan), "--out", str(folder), *flags]
-    with subprocess.Popen(command) as process:  # noqa: S603 - the program itself
-        passed_on = 0
-        while True:
-            for arrival in stop.arrivals()[passed_on:]:
-                process.send_signal(arrival.signal)
-                passed_on += 1
-            try:
-                return process.wait(POLL_SECONDS)
-            except subprocess.TimeoutExpired:
-                continue
 
 
 def _ended(phase: int, code: int, folder: Path) -> Fault:

@@ -7,8 +7,7 @@ evaluation manifest, one initial adapter a seed.
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,16 +15,17 @@ from typing import TYPE_CHECKING, Any
 from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.experiment.record import claim_folder
 from explicit_learning.files.progress import say
-from explicit_learning.files.resources import ROOT
 from explicit_learning.files.strict_json import load_json
 from explicit_learning.gates.output import COMPLETION_MARKER
+from explicit_learning.launch.child import run_child
 from explicit_learning.plan.draft_data import write_digits
 from explicit_learning.plan.freeze import SftPass, freeze
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from explicit_learning.experiment.document import Experiment, Stage
+    from explicit_learning.launch.signals import StopRequest
 
 __all__ = [
     "RunOfStage",
@@ -136,17 +136,23 @@ def _at(document: Any, pointer: str) -> Any:  # noqa: ANN401 - any JSON value
     return document
 
 
-def run_stage(run: RunOfStage) -> None:
+def run_stage(run: RunOfStage, stop: StopRequest, *, label: str | None = None) -> None:
     """Run one plan to its end in a process of its own, unless it is complete; its progress goes to stderr.
 
+    Args:
+        run: The run.
+        stop: Notes the signals that this process gets: once one came, no run begins.
+        label: Put before each line of the progress.
+
     Raises:
-        StageFailedError: If it ends with another code than 0.
+        StageFailedError: If it ends with another code than 0, or does not begin.
     """
     if run.is_complete:
         say(f"{run.folder.name}: complete already")
         return
-    command = [sys.executable, str(ROOT / "entrypoint.py"), "run", str(run.plan_file), "--out", str(run.folder)]
-    code = subprocess.run(command, check=False).returncode  # noqa: S603 - the program itself
+    if stop.requested():
+        raise StageFailedError(run.folder.name, ExitCode.STOPPED)
+    code = run_child(["run", str(run.plan_file), "--out", str(run.folder)], stop, label=label)
     if code != ExitCode.DONE:
         raise StageFailedError(run.folder.name, code)
 
@@ -167,6 +173,8 @@ def run_experiment(
     out: Path,
     count_sft: Callable[[Path, str, Path, dict[str, Any]], SftPass],
     after_stage: Callable[[list[RunOfStage]], None],
+    stop: StopRequest,
+    jobs: int = 1,
 ) -> list[RunOfStage]:
     """Run every stage of an experiment for every seed; complete runs are skipped, others are resumed.
 
@@ -175,6 +183,8 @@ def run_experiment(
         out: Folder of the whole experiment: ``data/`` (embedded digits), ``plans/`` and one folder a run.
         count_sft: Counts an SFT pass (see `freeze`).
         after_stage: Called with the runs so far after each of them.
+        stop: Notes the signals that this process gets.
+        jobs: How many RL runs go on at once. They share nothing but the machine, so it changes only the time.
 
     Raises:
         Refusal: If the folder is another's, a draft cannot be frozen, or RL plans differ in what they must share.
@@ -189,7 +199,7 @@ def run_experiment(
             run = freeze_stage(
                 experiment, stage, seed, out=out, manifest=manifest, initial_adapter=None, count_sft=count_sft
             )
-            run_stage(run)
+            run_stage(run, stop)
             runs.append(run)
             after_stage(runs)
             if stage.arm == experiment.initial_adapter_from:
@@ -201,11 +211,24 @@ def run_experiment(
             for stage in experiment.rl
         ]
         require_comparable(arms)
-        for run in arms:
-            run_stage(run)
+        for run in _each_run(arms, stop, jobs):
             runs.append(run)
             after_stage(runs)
     return runs
+
+
+def _each_run(arms: list[RunOfStage], stop: StopRequest, jobs: int) -> Iterator[RunOfStage]:
+    """Run arms, several at once, and yield them in order; when one fails, those that go on are waited for."""
+    with ThreadPoolExecutor(jobs) as pool:
+        labels = [run.folder.name if jobs > 1 else None for run in arms]
+        futures = [pool.submit(run_stage, run, stop, label=label) for run, label in zip(arms, labels, strict=True)]
+        try:
+            for run, future in zip(arms, futures, strict=True):
+                future.result()
+                yield run
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def data_of(experiment: Experiment, out: Path) -> Path:

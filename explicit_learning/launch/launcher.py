@@ -25,8 +25,9 @@ from explicit_learning.launch.manifest import (
     read_launch_document,
     read_launch_manifest,
 )
-from explicit_learning.launch.nodes import handed_over
-from explicit_learning.launch.settle import settle
+from explicit_learning.launch.nodes import AskedToStopError, MeetingError, handed_over
+from explicit_learning.launch.outcome import RankOutcome
+from explicit_learning.launch.settle import not_started, settle
 from explicit_learning.launch.signals import StopRequest, stop_signals_to
 from explicit_learning.launch.start import FOLDER_PREFIX, LOCK_VARIABLE
 from explicit_learning.launch.supervision import SHUTDOWN_SECONDS
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from explicit_learning.launch.nodes import Nodes
-    from explicit_learning.launch.outcome import RankOutcome
 
 __all__ = ["run_launcher"]
 
@@ -120,6 +120,10 @@ def _lead(
 
             lead = Lead(ranks.nodes, stop=ranks.stop, say=_say)
             outcomes = lead.run(manifest, ranks.folder, rank_module=ranks.rank_module, patience=ranks.patience)
+    except AskedToStopError as error:
+        outcomes = (not_started(manifest.run, str(error)),) * world_size
+    except MeetingError as error:
+        outcomes = (RankOutcome(status="failed", optimizer_step=None, message=str(error)),) * world_size
     except Exception as error:  # the run's end must be recorded, whatever the agent raised
         logging.getLogger(__name__).exception("the launcher failed")
         outcomes = (failed(error),) * world_size

@@ -8,25 +8,26 @@ in, so there is one port to open. Each wait ends: when a person asks for it, or 
 from __future__ import annotations
 
 import json
+import socket
 import time
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined] # not in torch's list of exports
+
+from explicit_learning.launch.nodes import AskedToStopError, MeetingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from explicit_learning.launch.nodes import Nodes
 
-__all__ = ["Meeting", "MeetingError"]
+__all__ = ["Meeting"]
 
 POLL_SECONDS = 0.2
 ATTEMPT_SECONDS = 5.0
-
-
-class MeetingError(RuntimeError):
-    """The other nodes cannot be met, or not any more."""
+PROBE_SECONDS = 1.0
 
 
 class Meeting:
@@ -36,30 +37,65 @@ class Meeting:
         """Serve the store on node 0, or reach it from another.
 
         Raises:
+            AskedToStopError: If ``stopped`` says so before that.
             MeetingError: If that is not possible within ``seconds``.
         """
         self._nodes = nodes
-        self._store = self._open(time.monotonic() + seconds, stopped)
+        self._where = f"{nodes.host}:{nodes.port}"
+        self._store = self._serve() if nodes.rank == 0 else self._reach(seconds, stopped)
 
-    def _open(self, end: float, stopped: Callable[[], bool]) -> TCPStore:
+    def _serve(self) -> TCPStore:
+        try:
+            return self._open()
+        except RuntimeError as error:
+            raise MeetingError(
+                f"cannot listen at {self._where} ({str(error).splitlines()[0]}): end what uses this port, or name "
+                "another address of node 0 to all nodes (--rdzv-endpoint, or EXPLICIT_RDZV_ENDPOINT under SLURM)"
+            ) from None
+
+    def _reach(self, seconds: float, stopped: Callable[[], bool]) -> TCPStore:
+        end = time.monotonic() + seconds
         while True:
-            try:
-                return TCPStore(
-                    self._nodes.host,
-                    self._nodes.port,
-                    is_master=self._nodes.rank == 0,
-                    multi_tenant=True,  # the rendezvous opens it once more
-                    wait_for_workers=False,
-                    timeout=timedelta(seconds=ATTEMPT_SECONDS),
+            if stopped():
+                raise AskedToStopError(f"asked to stop before node 0 answered at {self._where}")
+            if time.monotonic() > end:
+                raise MeetingError(
+                    f"node 0 does not answer at {self._where} within {seconds:.0f} s: start node 0 of the same launch, "
+                    "and let this machine reach its port"
                 )
-            except RuntimeError as error:
-                where = f"{self._nodes.host}:{self._nodes.port}"
-                if self._nodes.rank == 0:
-                    raise MeetingError(f"cannot listen at {where}: {str(error).splitlines()[0]}") from None
-                if stopped():
-                    raise MeetingError(f"asked to stop before node 0 answered at {where}") from None
-                if time.monotonic() > end:
-                    raise MeetingError(f"node 0 does not answer at {where}") from None
+            # torch's own attempts take seconds in which no signal is noted, and fill the console with addresses.
+            if self._somebody_listens():
+                with suppress(RuntimeError):
+                    return self._open()
+            time.sleep(POLL_SECONDS)
+
+    def _somebody_listens(self) -> bool:
+        try:
+            with socket.create_connection((self._nodes.host, self._nodes.port), timeout=PROBE_SECONDS):
+                return True
+        except OSError:
+            return False
+
+    def _open(self) -> TCPStore:
+        return TCPStore(
+            self._nodes.host,
+            self._nodes.port,
+            is_master=self._nodes.rank == 0,
+            multi_tenant=True,  # the rendezvous opens it once more
+            wait_for_workers=False,
+            timeout=timedelta(seconds=ATTEMPT_SECONDS),
+        )
+
+    def claim(self, what: str) -> bool:
+        """Return whether nobody has claimed this before.
+
+        Raises:
+            MeetingError: If node 0 is gone.
+        """
+        try:
+            return int(self._store.add(self._key(f"claim of {what}"), 1)) == 1
+        except RuntimeError as error:
+            raise _gone(error) from None
 
     def say(self, what: str, document: object) -> None:
         """Leave something for the other nodes.
@@ -81,12 +117,13 @@ class Meeting:
             stopped: Whether to give up before that.
 
         Raises:
+            AskedToStopError: If ``stopped`` says so before that.
             MeetingError: If it does not come, or if node 0 is gone.
         """
         end = time.monotonic() + seconds
-        while not self._is_there(what):
+        while not self.is_there(what):
             if stopped is not None and stopped():
-                raise MeetingError(f"asked to stop while waiting for {what}")
+                raise AskedToStopError(f"asked to stop while waiting for {what}")
             if time.monotonic() > end:
                 raise MeetingError(f"no {what} within {seconds:.0f} s")
             time.sleep(POLL_SECONDS)
@@ -95,7 +132,12 @@ class Meeting:
         except RuntimeError as error:
             raise _gone(error) from None
 
-    def _is_there(self, what: str) -> bool:
+    def is_there(self, what: str) -> bool:
+        """Return whether a node has left something.
+
+        Raises:
+            MeetingError: If node 0 is gone.
+        """
         try:
             return bool(self._store.check([self._key(what)]))
         except RuntimeError as error:

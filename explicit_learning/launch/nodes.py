@@ -20,12 +20,29 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-__all__ = ["NODES_VARIABLE", "Nodes", "add_node_arguments", "handed_over", "named_nodes", "node_flags"]
+__all__ = [
+    "NODES_VARIABLE",
+    "AskedToStopError",
+    "MeetingError",
+    "Nodes",
+    "add_node_arguments",
+    "handed_over",
+    "named_nodes",
+    "node_flags",
+]
 
 NODES_VARIABLE = "EXPLICIT_LAUNCH_NODES"
 DEFAULT_PORT = 29400  # torchrun's
 FLAGS = ("nnodes", "node_rank", "rdzv_endpoint", "rdzv_id")
 NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}", re.ASCII)
+
+
+class MeetingError(RuntimeError):
+    """The other nodes cannot be met, or not any more; its text is for the person who started them."""
+
+
+class AskedToStopError(MeetingError):
+    """Somebody asked this node or another to stop before any rank had started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +191,8 @@ def _own_address(host: str, port: int) -> str:
                 return str(probe.getsockname()[0])
     except OSError as error:
         problem = error.strerror or str(error)
+    except UnicodeError as error:  # what IDNA makes no name of
+        problem = str(error)
     raise Refusal(_fault("rdzv_endpoint", f"{host}: {problem}", "an address of node 0 that this machine can reach"))
 
 

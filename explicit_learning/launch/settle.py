@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["NodeEnd", "RankEnd", "collect", "settle"]
+__all__ = ["NodeEnd", "RankEnd", "collect", "not_started", "settle"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +121,14 @@ def settle(run: Path, ends: Sequence[NodeEnd], *, world_size: int) -> tuple[Rank
         message = f"could not go on without rank {failures[0]}" if consequence else outcomes[rank].message
         outcomes[rank] = replace(outcomes[rank], message=message, exit_code=int(outcomes[failures[0]].code))
     return tuple(outcomes.values())
+
+
+def not_started(run: Path, reason: str) -> RankOutcome:
+    """Return the outcome of a rank that a stop came before: what there was of the run is all there still."""
+    checkpoint = newest_complete(run)
+    step = 0 if checkpoint is None else step_of(checkpoint)
+    message = f"{reason}; run the same command again"
+    return RankOutcome(status="stopped", optimizer_step=step, checkpoint=checkpoint, message=message)
 
 
 def _ended(run: Path, reason: str) -> RankOutcome:

@@ -23,7 +23,8 @@ from explicit_learning.launch.manifest import (
     read_launch_manifest,
     write_launch_manifest,
 )
-from explicit_learning.launch.meeting import Meeting, MeetingError
+from explicit_learning.launch.meeting import Meeting
+from explicit_learning.launch.nodes import AskedToStopError, MeetingError
 from explicit_learning.launch.settle import NodeEnd, settle
 from explicit_learning.provenance.events import append_event
 
@@ -66,6 +67,7 @@ class Lead:
         """Wait for all nodes, run this one's ranks, and return the outcomes of all.
 
         Raises:
+            AskedToStopError: If a node is asked to stop before all have come.
             MeetingError: If a node does not come, or brings another plan or other code.
             OSError, RuntimeError: If ranks cannot be started.
         """
@@ -75,10 +77,11 @@ class Lead:
             joined = [self._admit(rank, document) for rank in self._others()]
         except MeetingError as error:
             with suppress(MeetingError):
-                self._meeting.say("launch manifest", {"refused": str(error)})
+                stopped = isinstance(error, AskedToStopError)
+                self._meeting.say("launch manifest", {"refused": str(error), "stopped": stopped})
             raise
         append_event(manifest.run, "nodes", {"launch_id": manifest.launch_id, "nodes": joined})
-        self._meeting.say("launch manifest", {"document": document})
+        self._meeting.say("launch manifest", {"document": document, "nnodes": self._nodes.count})
         end = launch(
             manifest,
             folder,
@@ -96,21 +99,24 @@ class Lead:
         with suppress(MeetingError):
             self._meeting.say("exit code", int(code))
             for rank in self._others():
-                if rank not in self._silent:
+                if rank not in self._silent and self._meeting.is_there(f"node {rank}"):
                     self._meeting.hear(f"goodbye of node {rank}", seconds=GOODBYE_SECONDS)
 
     def _others(self) -> range:
         return range(1, self._nodes.count)
 
     def _admit(self, rank: int, document: dict[str, Any]) -> dict[str, Any]:
-        word: dict[str, Any] = self._meeting.hear(f"node {rank}", seconds=JOIN_SECONDS, stopped=self._stop.requested)
-        for name in SHARED:
-            if word["launch"][name] != document[name]:
+        word: dict[str, Any] = self._meeting.hear(f"node {rank}", seconds=JOIN_SECONDS, stopped=self._stopped)
+        for name, value in _shared(document, self._nodes).items():
+            if word["launch"].get(name) != value:
                 raise MeetingError(
                     f"node {rank} has another {name.replace('_', ' ')} than node 0: start the same on all"
                 )
         facts: dict[str, Any] = word["facts"]
         return {"node": rank} | facts
+
+    def _stopped(self) -> bool:
+        return self._stop.requested() or self._meeting.is_there("stop")
 
     def _last_word(self, rank: int) -> NodeEnd | None:
         try:
@@ -119,6 +125,10 @@ class Lead:
             self._silent.add(rank)
             self._say(f"node {rank} is lost: {error}")
             return None
+
+
+def _shared(document: dict[str, Any], nodes: Nodes) -> dict[str, Any]:
+    return {name: document[name] for name in SHARED} | {"nnodes": nodes.count}
 
 
 def follow(
@@ -134,14 +144,25 @@ def follow(
     try:
         say(f"node {nodes.rank} of {nodes.count}: meeting node 0 at {nodes.host}:{nodes.port}")
         meeting = Meeting(nodes, seconds=JOIN_SECONDS, stopped=stop.requested)
-        meeting.say(f"node {nodes.rank}", {"launch": {name: own[name] for name in SHARED}, "facts": own["facts"]})
-        answer = meeting.hear("launch manifest", seconds=JOIN_SECONDS, stopped=stop.requested)
+        if not meeting.claim(f"node {nodes.rank}"):
+            say(
+                f"node {nodes.rank} is here already: start each node once (one task a node under SLURM), or all again "
+                "with another --rdzv-id"
+            )
+            return ExitCode.USAGE
+        meeting.say(f"node {nodes.rank}", {"launch": _shared(own, nodes), "facts": own["facts"]})
+        answer = _await_manifest(meeting, stop)
     except MeetingError as error:
         say(str(error))
         return ExitCode.STOPPED if stop.requested() else ExitCode.INTERNAL
     if "refused" in answer:
         say(f"node 0 does not start: {answer['refused']}")
-        return ExitCode.INTERNAL
+        with suppress(MeetingError):
+            meeting.say(f"goodbye of node {nodes.rank}", True)  # noqa: FBT003 - a JSON value
+        return ExitCode.STOPPED if answer["stopped"] else ExitCode.INTERNAL
+    if answer["nnodes"] != nodes.count:
+        say(f"node 0 counts {answer['nnodes']} nodes, this one {nodes.count}: start the same --nnodes on all")
+        return ExitCode.USAGE
     # The same run, where this machine sees it.
     document = answer["document"] | {name: own[name] for name in ("run_folder", "paths")}
     os.environ |= write_launch_manifest(folder / "launch.json", document)
@@ -161,3 +182,14 @@ def follow(
         say(f"the run ended without node 0's word: {error}; start all nodes again, and it goes on from its checkpoint")
         return ExitCode.INTERNAL
     return code
+
+
+def _await_manifest(meeting: Meeting, stop: StopRequest) -> dict[str, Any]:
+    """Return what node 0 says when all nodes are there; one that leaves before that says so."""
+    try:
+        answer: dict[str, Any] = meeting.hear("launch manifest", seconds=JOIN_SECONDS, stopped=stop.requested)
+    except AskedToStopError:
+        with suppress(MeetingError):
+            meeting.say("stop", True)  # noqa: FBT003 - a JSON value
+        raise
+    return answer

@@ -1,0 +1,39 @@
+"""Numbers on the command line: out of range, they are refused before anything is written, not after the first stage."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+
+__all__ = ["positive", "seed"]
+
+# As in schemas/plan.schema.json: what every random number generator that is seeded takes.
+MAXIMUM_SEED = 2**32 - 1
+MAXIMUM_COUNT = 1024
+
+
+def seed(text: str) -> int:
+    """Read a seed.
+
+    Raises:
+        ArgumentTypeError: If it is no integer from 0 to 4294967295.
+    """
+    return _between(text, 0, MAXIMUM_SEED)
+
+
+def positive(text: str) -> int:
+    """Read a count of things to do at once.
+
+    Raises:
+        ArgumentTypeError: If it is no integer from 1 to 1024.
+    """
+    return _between(text, 1, MAXIMUM_COUNT)
+
+
+def _between(text: str, low: int, high: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = low - 1
+    if not low <= value <= high:
+        raise ArgumentTypeError(f"{text!r} is no integer from {low} to {high}")
+    return value
