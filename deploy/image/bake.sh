@@ -23,7 +23,7 @@ grep -q '^[^:]*:[^:]*:1000:' /etc/passwd || echo 'explicit:x:1000:1000:Explicit 
 grep -q '^[^:]*:[^:]*:1000:' /etc/group || echo 'explicit:x:1000:' >>/etc/group
 
 export PYTHONHASHSEED=0
-/opt/env/bin/python -m compileall -q -j 1 --invalidation-mode unchecked-hash "$root/explicit_learning" "$root/tests"
+/opt/env/bin/python -m compileall -q -f -j 1 --invalidation-mode unchecked-hash "$root/explicit_learning" "$root/tests"
 /opt/tools/bin/python "$root/deploy/image/bill_of_materials.py" /opt/env >/etc/explicit-learning/sbom.cdx.json
 PYTHONPATH=$root /opt/env/bin/python "$root/deploy/image/identity.py" >/etc/explicit-learning/image.json
 

@@ -22,6 +22,7 @@ if [ -s sources.txt ]; then
         --no-build-isolation --require-hashes --no-binary :all: --find-links /opt/sources --no-compile -r sources.txt
     rm -rf /opt/build/pip
 fi
-# One process: bytecode depends on what its compiler has seen before.
-PYTHONHASHSEED=0 /opt/env/bin/python -m compileall -q -j 1 --invalidation-mode unchecked-hash /opt/env/lib ||
+# One process: bytecode depends on what its compiler has seen before. Forced, and nothing else writes any: the interpreter
+# itself imports setuptools at its start, and would leave bytecode with the time of the build in it.
+PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1 /opt/env/bin/python -m compileall -q -f -j 1 --invalidation-mode unchecked-hash /opt/env/lib ||
     echo "some files are no Python of this version, as in every environment (templates, examples)"
