@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.errors import ExitCode, Fault, Refusal
+from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
 from explicit_learning.experiment.record import claim_folder
+from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.progress import say
-from explicit_learning.files.strict_json import load_json
 from explicit_learning.gates.output import COMPLETION_MARKER
 from explicit_learning.launch.child import run_child
 from explicit_learning.plan.draft_data import write_digits
 from explicit_learning.plan.freeze import SftPass, freeze
+from explicit_learning.plan.load import read_plan
+from explicit_learning.provenance.manifest import read_run_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -75,8 +77,35 @@ class RunOfStage:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the run has its completion marker."""
-        return (self.folder / COMPLETION_MARKER).is_file()
+        """Whether there is nothing left to do: a marker that the manifest does not speak of yet is `el run`'s to enter.
+
+        Raises:
+            Refusal: If the folder holds a complete run of another plan, or its records contradict each other.
+        """
+        marker = self.folder / COMPLETION_MARKER
+        if not marker.is_file():
+            return False
+        manifest = read_run_manifest(self.folder)
+        if manifest["status"] != "completed":
+            return False
+        pairs = (
+            ("plan", manifest["frozen"]["frozen_config_sha256"], self.plan["frozen_config_sha256"]),
+            ("marker", sha256_file(marker), manifest["completion"]["completion_marker_sha256"]),
+        )
+        if faults := [
+            Fault(
+                gate="experiment",
+                file=str(self.folder),
+                found=f"a complete run of {what} {found}",
+                expected=f"{what} {expected}",
+                fix="restore the run folder from a copy, or move it away to run this stage again",
+                exit_code=ExitCode.OUTPUT,
+            )
+            for what, found, expected in pairs
+            if found != expected
+        ]:
+            raise Refusal(faults)
+        return True
 
 
 def stage_folder(out: Path, experiment: Experiment, arm: str, seed: int) -> Path:
@@ -99,18 +128,39 @@ def freeze_stage(
     A plan that is there is kept: a run that was begun with it can only be resumed with it.
 
     Raises:
-        Refusal: With everything that is wrong with the draft.
+        Refusal: With everything that is wrong with the draft, or with a plan that is there.
     """
     folder = stage_folder(out, experiment, stage.arm, seed)
     file = out / "plans" / f"{folder.name}.json"
     if file.is_file():
-        plan = load_json(file, gate="experiment")
+        plan = _kept_plan(file, {"arm": stage.arm, "seed": seed, "run_id": folder.name})
     else:
         draft = stage.draft | {"data": {"manifest": str(manifest.resolve())}, "seed": seed, "run_id": folder.name}
         if initial_adapter is not None:
             draft["initial_adapter"] = {"path": str(initial_adapter.resolve())}
         plan, _ = freeze(draft, file=stage.file, out=file, count_sft=count_sft)
     return RunOfStage(arm=stage.arm, seed=seed, plan_file=file, plan=plan, folder=folder)
+
+
+def _kept_plan(file: Path, wanted: dict[str, Any]) -> dict[str, Any]:
+    """Return a plan that an earlier call froze; one that was put in its place would train under a name not its own."""
+    document = read_plan(file)
+    if document.plan is None:
+        raise Refusal(document.faults)
+    if faults := [
+        Fault(
+            gate="experiment",
+            file=str(file),
+            pointer=f"/{name}",
+            found=found_text(document.raw[name]),
+            expected=f"{found_text(value)}, as in the plan that was frozen here",
+            fix="restore that plan, or choose another folder (--out)",
+        )
+        for name, value in wanted.items()
+        if document.raw[name] != value
+    ]:
+        raise Refusal(faults)
+    return document.raw
 
 
 def comparison_faults(runs: list[RunOfStage]) -> list[Fault]:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.evaluation.requests import answer_requests, evaluation_of_run
-from explicit_learning.files.strict_json import load_json
-from explicit_learning.gates.output import COMPLETION_MARKER
+from explicit_learning.provenance.marker import read_marker
 from explicit_learning.report.table import evaluation_table
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def experiment_results(runs: Sequence[RunOfStage]) -> list[StageResult]:
     """Return the base model's and every run's evaluation, made now where they are missing."""
     requests = [evaluation_of_run(runs[0].folder, "base"), *(evaluation_of_run(run.folder, "final") for run in runs)]
     names = ["base model", *(run.folder.name for run in runs)]
-    markers = [None, *(load_json(run.folder / COMPLETION_MARKER, gate="experiment") for run in runs)]
+    markers = [None, *(read_marker(run.folder)[0] for run in runs)]
     return [
         StageResult(name=name, evaluation=evaluation, marker=marker)
         for name, evaluation, marker in zip(names, answer_requests(requests), markers, strict=True)

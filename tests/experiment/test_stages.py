@@ -1,0 +1,107 @@
+"""What an experiment finds in its folder is believed only as far as it says what it is."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from plan.golden import PLAN, plan_with
+from provenance.finished import Run, plan_document
+
+from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.experiment.document import read_experiment
+from explicit_learning.experiment.runner import RunOfStage, freeze_stage
+from explicit_learning.files.resources import PLANS
+from explicit_learning.plan.load import FROZEN, frozen_config_sha256
+from explicit_learning.provenance.lifecycle import after_ranks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DEMO = read_experiment(PLANS / "demo" / "experiment.json")
+OWN = plan_with({"/arm": "answer_grpo", "/seed": 0, "/run_id": "answer_grpo"})
+SPOILED: tuple[Any, ...] = (None, [], {}, 7)
+# Every value that is no plan, or not this one, at the top and one level down.
+NO_PLANS: list[Any] = [
+    None,
+    [],
+    "plan",
+    7,
+    {},
+    *({**OWN, name: value} for name in ("data", "optimisation", FROZEN) for value in SPOILED),
+    *({key: value for key, value in OWN.items() if key != name} for name in OWN),
+    {**OWN, "seed": 1},
+]
+
+
+def kept(folder: Path, plan: Any) -> RunOfStage:
+    (folder / "plans").mkdir(exist_ok=True)
+    (folder / "plans" / "answer_grpo.json").write_text(json.dumps(plan))
+    stage = next(stage for stage in DEMO.rl if stage.arm == "answer_grpo")
+
+    def never(*_: Any) -> Any:
+        raise AssertionError("a plan that is there is not frozen again")
+
+    return freeze_stage(DEMO, stage, 0, out=folder, manifest=folder, initial_adapter=None, count_sft=never)
+
+
+def test_a_plan_that_was_frozen_here_is_kept(tmp_path: Path) -> None:
+    assert kept(tmp_path, OWN).plan == OWN
+
+
+@pytest.mark.parametrize("plan", NO_PLANS, ids=lambda plan: json.dumps(plan)[:40])
+def test_what_is_no_whole_plan_is_refused_by_its_file(tmp_path: Path, plan: Any) -> None:
+    with pytest.raises(Refusal) as caught:
+        kept(tmp_path, plan)
+    assert {fault.file for fault in caught.value.faults} == {str(tmp_path / "plans" / "answer_grpo.json")}
+    assert caught.value.exit_code == ExitCode.CONTRACT
+
+
+@pytest.mark.parametrize(("name", "value"), [("arm", "defacto"), ("seed", 3), ("run_id", "defacto")])
+def test_a_sound_plan_of_another_stage_is_refused_by_field(tmp_path: Path, name: str, value: Any) -> None:
+    other = {**OWN, name: value}
+    other[FROZEN] = frozen_config_sha256(other)
+    with pytest.raises(Refusal) as caught:
+        kept(tmp_path, other)
+    assert [fault.pointer for fault in caught.value.faults] == [f"/{name}"]
+
+
+def completed(folder: Path) -> tuple[Run, bytes]:
+    """Complete a run, and return it with its manifest as it was before the completion was entered."""
+    run = Run.of(folder, plan_document())
+    run.prepare()
+    run.sample()
+    before = (folder / "run-manifest.json").read_bytes()
+    outcomes = run.completed(run.facts(run.save_adapter()))
+    assert after_ranks(run.launch_manifest(), outcomes) == ExitCode.DONE
+    return run, before
+
+
+def stage_of(run: Run, **changes: Any) -> RunOfStage:
+    plan = plan_document(**changes)
+    return RunOfStage(arm=plan["arm"], seed=0, plan_file=run.folder / "plan.json", plan=plan, folder=run.folder)
+
+
+def test_only_a_run_whose_manifest_says_so_is_complete(tmp_path: Path) -> None:
+    assert not stage_of(Run.of(tmp_path / "none", plan_document())).is_complete
+    run, before = completed(tmp_path / "run")
+    assert stage_of(run).is_complete
+    (run.folder / "run-manifest.json").write_bytes(before)  # killed between marker and manifest
+    assert not stage_of(run).is_complete
+    assert run.prepare().action == "finalise"
+    assert stage_of(run).is_complete
+
+
+def test_a_complete_run_of_another_plan_is_not_shown_as_this_one(tmp_path: Path) -> None:
+    run, _ = completed(tmp_path / "run")
+    with pytest.raises(Refusal, match="a complete run of plan") as caught:
+        _ = stage_of(run, seed=PLAN["seed"] + 1).is_complete
+    assert caught.value.exit_code == ExitCode.OUTPUT
+
+
+def test_a_marker_that_the_manifest_does_not_name_is_refused(tmp_path: Path) -> None:
+    run, _ = completed(tmp_path / "run")
+    (run.folder / "training-complete.json").write_text("{}")
+    with pytest.raises(Refusal, match="a complete run of marker"):
+        _ = stage_of(run).is_complete
