@@ -7,12 +7,14 @@ imports this package.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 import traceback
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from explicit_learning import __version__
 from explicit_learning.cli.output import print_refusal
@@ -39,7 +41,13 @@ COMMANDS = {
     "doctor": "what this machine has, and what would fail on it",
 }
 
-INTERRUPTED = "stopped before anything durable began; run the same command again"
+INTERRUPTED = Fault(
+    gate="program",
+    found="stopped before anything durable began",
+    expected="to go on",
+    fix="run the same command again",
+    exit_code=ExitCode.STOPPED,
+)
 
 
 class Command(Protocol):
@@ -58,7 +66,13 @@ class Command(Protocol):
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are answered as every other refusal is, and not with argparse's code 2."""
+    """A parser whose errors are answered as every other refusal is, and not with argparse's code 2.
+
+    It takes no abbreviations: ``--js`` would ask for JSON that a refusal of these very words could not know of.
+    """
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - argparse's own
+        super().__init__(**options, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         usage = " ".join(self.format_usage().split())
@@ -84,6 +98,31 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     return parser
 
 
+def _require_utf8(words: Sequence[str]) -> None:
+    """Refuse names that no record of a run could hold: all that is written is JSON, and so UTF-8.
+
+    Raises:
+        Refusal: If an argument, the working directory or the folder of all runs has such a name.
+    """
+    named = [*(("argument", word) for word in words), ("EXPLICIT_RUNS", os.environ.get("EXPLICIT_RUNS", ""))]
+    with suppress(FileNotFoundError):  # absolute paths work in a folder that is gone
+        named.append(("working directory", str(Path.cwd())))
+    faults = [
+        Fault(
+            gate="usage",
+            pointer=what,
+            found=f"{os.fsencode(text)!r}, which is not UTF-8",
+            expected="names in UTF-8",
+            fix="rename the file or folder",
+            exit_code=ExitCode.USAGE,
+        )
+        for what, text in named
+        if not text.isascii() and any("\udc80" <= character <= "\udcff" for character in text)
+    ]
+    if faults:
+        raise Refusal(faults)
+
+
 def _refuse(faults: tuple[Fault, ...], *, as_json: bool) -> int:
     """Print why a command refused; where nobody can be told, as when a pipe's reader left, the exit code says it."""
     try:
@@ -101,14 +140,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words and words[0] not in COMMANDS and words[0].lower().endswith(".json"):
         words.insert(0, "run")
     as_json = "--json" in words
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a table with a dash in it must not fail where stdout is ASCII
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
+        _require_utf8(words)
         args = _parser(words).parse_args(words)
         return int(_command(args.command).run(args))
     except Refusal as refusal:
         return _refuse(refusal.faults, as_json=as_json)
     except KeyboardInterrupt:
-        print(INTERRUPTED, file=sys.stderr)
-        return int(ExitCode.STOPPED)
+        return _refuse((INTERRUPTED,), as_json=as_json)
     except OSError as error:
         fault = write_fault(error, Path(error.filename or "."))
         return _refuse((fault,), as_json=as_json)

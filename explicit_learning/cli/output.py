@@ -36,7 +36,7 @@ def answer(faults: Sequence[Fault], *, as_json: bool, **more: Any) -> ExitCode: 
             "faults": [fault.to_json() for fault in faults],
             **more,
         }
-        print(json.dumps(document, ensure_ascii=False), flush=True)
+        print(json.dumps(document), flush=True)  # in ASCII: stdout's encoding is the terminal's, not JSON's
     elif faults:
         for fault in faults:
             print(f"{fault}\n", file=sys.stderr)

@@ -75,10 +75,9 @@ def run(args: argparse.Namespace) -> ExitCode:
         raise Refusal(checked.faults)
     for warning in checked.document.warnings:
         print(f"warning: {args.plan} {warning}", file=sys.stderr)
+    os.environ[JSON_VARIABLE] = "1" if args.json else ""
     if nodes is not None and nodes.rank > 0:
         _follow(plan, checked, folder, nodes)
-    if args.json:
-        os.environ[JSON_VARIABLE] = "1"
     with hold_run(folder) as lock:
         # Whoever held the lock a moment ago may have completed the run.
         if faults := check_output(folder, frozen_config_sha256=plan.frozen_config_sha256):

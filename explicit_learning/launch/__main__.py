@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from explicit_learning.launch.launcher import run_launcher
 from explicit_learning.provenance.lifecycle import after_ranks
-from explicit_learning.provenance.verdict import JSON_VARIABLE, verdict
+from explicit_learning.provenance.verdict import print_answer, verdict
 
 if TYPE_CHECKING:
     from explicit_learning.errors import ExitCode
@@ -20,9 +17,7 @@ if TYPE_CHECKING:
 
 def _finish(manifest: LaunchManifest, outcomes: tuple[RankOutcome, ...]) -> ExitCode:
     code = after_ranks(manifest, outcomes)
-    if os.environ.get(JSON_VARIABLE):
-        with suppress(OSError):  # nobody may listen any more
-            print(json.dumps(verdict(manifest.run, code), ensure_ascii=False), flush=True)
+    print_answer(verdict(manifest.run, code, launch_id=manifest.launch_id))
     return code
 
 

@@ -14,9 +14,9 @@ import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.files.run_lock import adopt_run_lock
 from explicit_learning.launch.failures import failed
 from explicit_learning.launch.manifest import (
@@ -31,6 +31,7 @@ from explicit_learning.launch.settle import not_started, settle
 from explicit_learning.launch.signals import StopRequest, stop_signals_to
 from explicit_learning.launch.start import FOLDER_PREFIX, LOCK_VARIABLE
 from explicit_learning.launch.supervision import SHUTDOWN_SECONDS
+from explicit_learning.provenance.verdict import print_answer, refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,23 +63,24 @@ def run_launcher(
         read_launch_document()
         folder = Path(os.environ[MANIFEST_VARIABLE]).parent
     except Refusal as refusal:
-        _say(str(refusal))
-        return refusal.exit_code
+        return _refuse(refusal)
     try:
         if nodes is not None and nodes.rank > 0:
             from explicit_learning.launch.several import follow
 
-            return follow(nodes, stop=stop, say=_say, rank_module=rank_module, patience=patience)
+            code = follow(nodes, stop=stop, say=_say, rank_module=rank_module, patience=patience)
+            print_answer({"ok": True, "exit_code": 0, "faults": []} if code is ExitCode.DONE else _told(code))
+            return code
         manifest = read_launch_manifest()
         adopt_run_lock(manifest.run, int(os.environ.pop(LOCK_VARIABLE)))
         ranks = _Ranks(folder=folder, nodes=nodes, stop=stop, rank_module=rank_module, patience=patience)
         return _lead(manifest, ranks, finish)
     except (KeyError, ValueError) as error:
-        _say(f"the run is not locked by this process ({error}): start training with `el run PLAN`")
-        return ExitCode.USAGE
+        found, fix = f"the run is not locked by this process ({error})", "start training with `el run PLAN`"
+        fault = Fault(gate="launch", found=found, expected="its lock", fix=fix, exit_code=ExitCode.USAGE)
+        return _refuse(Refusal(fault))
     except Refusal as refusal:
-        _say(str(refusal))
-        return refusal.exit_code
+        return _refuse(refusal)
     finally:
         if folder.name.startswith(FOLDER_PREFIX):
             shutil.rmtree(folder, ignore_errors=True)
@@ -132,6 +134,20 @@ def _lead(
     if lead is not None:
         lead.tell(code)
     return code
+
+
+def _refuse(refusal: Refusal) -> ExitCode:
+    """Say why no rank was started."""
+    _say(str(refusal))
+    print_answer(refused(refusal.faults, refusal.exit_code))
+    return refusal.exit_code
+
+
+def _told(code: ExitCode) -> dict[str, Any]:
+    """Return the answer of a node that follows: how the run ended is node 0's to explain."""
+    found, fix = f"the run ended with exit code {int(code)}", "read what node 0 printed"
+    fault = Fault(gate="run", found=found, expected="all planned steps", fix=fix, exit_code=code)
+    return refused([fault], code)
 
 
 def _explain(outcomes: tuple[RankOutcome, ...]) -> None:

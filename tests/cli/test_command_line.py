@@ -98,6 +98,56 @@ def test_an_answer_that_nobody_can_read_ends_with_74(words: list[str]) -> None:
     assert (done.returncode, done.stderr) == (74, b"")
 
 
+@pytest.mark.parametrize("option", ["--j", "--js", "--jso"])
+def test_options_are_not_abbreviated(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "nowhere.json", option]) == 64
+    assert f"unrecognized arguments: {option}" in capsys.readouterr().err
+
+
+def test_an_interrupt_is_answered_as_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("explicit_learning.cli.check.check_plan", interrupted)
+    answer = run_json(capsys, "check", str(tmp_path / "plan.json"))
+    assert (answer["exit_code"], answer["faults"][0]["fix"]) == (75, "run the same command again")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-16"])
+@pytest.mark.parametrize("name", ["ü\u2028\U0001f600.json", os.fsdecode(b"\xff.json")])
+def test_an_answer_is_json_whatever_the_encoding_of_stdout(encoding: str, name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "entrypoint.py"), "check", name, "--json"],
+        env=os.environ | {"PYTHONIOENCODING": encoding},
+        capture_output=True,
+        check=False,
+    )
+    answer = json.loads(done.stdout.decode(encoding))
+    assert (done.returncode, answer["exit_code"], len(answer["faults"])) == (64, 64, 1)
+
+
+@pytest.mark.parametrize("where", ["plan", "out", "runs", "folder"])
+def test_a_name_that_no_record_can_hold_is_refused_before_anything_is_written(where: str, tmp_path: Path) -> None:
+    odd = tmp_path / os.fsdecode(b"odd\xff")
+    odd.mkdir()
+    plan = Path(write(tmp_path / "plan.json", PLAN))
+    words = ["run", str(plan), "--json"] + (["--out", str(odd / "run")] if where == "out" else [])
+    if where == "plan":
+        words[1] = str(plan.rename(odd / "plan.json"))
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "entrypoint.py"), *words],
+        cwd=odd if where == "folder" else tmp_path,
+        env=os.environ | ({"EXPLICIT_RUNS": str(odd)} if where == "runs" else {}),
+        capture_output=True,
+        check=False,
+    )
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["faults"][0]["expected"]) == (64, "names in UTF-8")
+    assert sorted(path.name for path in odd.iterdir()) == (["plan.json"] if where == "plan" else [])
+
+
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:

@@ -14,6 +14,7 @@ from explicit_learning.provenance.verdict import verdict
 if TYPE_CHECKING:
     from pathlib import Path
 
+THIS = "0" * 32
 FAULT = {"gate": "completion", "file": "x", "pointer": None, "found": "7 steps", "expected": "8", "fix": "report it"}
 
 
@@ -24,10 +25,11 @@ def rank(number: int, **fields: Any) -> dict[str, Any]:
 
 def ended(run: Path, code: ExitCode, *ranks: dict[str, Any], faults: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
     """Write the end of an earlier launch and of this one, and return the verdict on this one."""
-    for ranks_of, exit_code in (([rank(0, message="an earlier end")], 70), (list(ranks), int(code))):
-        data = {"launch_id": "0" * 32, "exit_code": exit_code, "ranks": ranks_of, "faults": list(faults)}
+    earlier = ("1" * 32, [rank(0, message="an earlier end")], 70)
+    for launch_id, ranks_of, exit_code in (earlier, (THIS, list(ranks), int(code))):
+        data = {"launch_id": launch_id, "exit_code": exit_code, "ranks": ranks_of, "faults": list(faults)}
         append_event(run, "exit", data)
-    found = verdict(run, code)
+    found = verdict(run, code, launch_id=THIS)
     assert validate(found, "faults", gate="test", file="verdict") == []
     return found
 
@@ -61,3 +63,18 @@ def test_ranks_that_failed_are_named_by_message(tmp_path: Path) -> None:
 
 def test_faults_of_the_completion_rules_are_the_answer(tmp_path: Path) -> None:
     assert ended(tmp_path, ExitCode.CONTRACT, rank(0), faults=(FAULT,))["faults"] == [FAULT]
+
+
+@pytest.mark.parametrize("log", ["", '{"torn', None])
+def test_an_end_that_could_not_be_recorded_is_not_answered_with_an_earlier_one(tmp_path: Path, log: str | None) -> None:
+    data = {"launch_id": "1" * 32, "exit_code": 75, "ranks": [rank(0, status="stopped")], "faults": []}
+    append_event(tmp_path, "exit", data)
+    if log is None:
+        (tmp_path / "events.jsonl").unlink()
+        (tmp_path / "events.jsonl").mkdir()  # cannot be read
+    else:
+        with (tmp_path / "events.jsonl").open("a") as stream:
+            stream.write(log)
+    answer = verdict(tmp_path, ExitCode.IO, launch_id=THIS)
+    assert validate(answer, "faults", gate="test", file="verdict") == []
+    assert [fault["found"] for fault in answer["faults"]] == ["no word of how this launch ended"]
