@@ -33,6 +33,7 @@ RUN_MANIFEST = "run-manifest.json"
 # Neither makes a folder somebody's: a volume's own folder, and an earlier attempt that ended before its plan was there.
 IGNORED = {LOCK_NAME, "lost+found"}
 PROBE = b"explicit-learning writes this to see whether it can\n" * 80  # more than a block: a full disk takes the name
+SWEEPS = 3
 PLAN_LIMIT = 16 * 2**20
 OTHER_FOLDER = "choose another folder (--out)"
 
@@ -113,7 +114,17 @@ def _owner(plan: Path) -> str | None:
 
 
 def _try_to_write(place: Path) -> None:
-    """Create a folder with a file in it, as runs do, and remove both."""
+    """Create a folder with a file in it, as runs do, and remove both.
+
+    A run that starts just now, on another node say, sweeps away what looks half-written in its folder: then once more.
+    """
+    for _ in range(SWEEPS):
+        with suppress(FileNotFoundError):
+            return _write_probe(place)
+    return _write_probe(place)
+
+
+def _write_probe(place: Path) -> None:
     folder = place / f"{TEMPORARY_PREFIX}probe-{os.getpid()}-{secrets.token_hex(4)}"
     folder.mkdir()
     try:

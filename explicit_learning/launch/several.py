@@ -9,11 +9,12 @@ it, theirs lose their peers, and every wait here has an end.
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.errors import ExitCode
+from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.launch.agent import launch
 from explicit_learning.launch.failures import failed
 from explicit_learning.launch.manifest import (
@@ -27,6 +28,7 @@ from explicit_learning.launch.meeting import Meeting
 from explicit_learning.launch.nodes import AskedToStopError, MeetingError
 from explicit_learning.launch.settle import NodeEnd, settle
 from explicit_learning.provenance.events import append_event
+from explicit_learning.provenance.manifest import read_run_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,6 +46,9 @@ LAST_WORD_SECONDS = 120.0
 # Node 0 may be waiting for a third one's last word.
 VERDICT_SECONDS = 2 * LAST_WORD_SECONDS
 GOODBYE_SECONDS = 10.0
+# A client of a network file system may remember for a minute that a file was not there.
+SIGHT_SECONDS = 90.0
+SIGHT_POLL_SECONDS = 0.5
 # What must be the same on all nodes; paths may differ.
 SHARED = ("plan", "running_commit")
 
@@ -68,11 +73,12 @@ class Lead:
 
         Raises:
             AskedToStopError: If a node is asked to stop before all have come.
-            MeetingError: If a node does not come, or brings another plan or other code.
+            MeetingError: If a node does not come, brings another plan or other code, or sees another run folder.
             OSError, RuntimeError: If ranks cannot be started.
         """
         document = read_launch_document()
         self._say(f"node 0 of {self._nodes.count}: waiting for the others at {self._nodes.host}:{self._nodes.port}")
+        self._meeting.say("run manifest", document["run_manifest_sha256"])
         try:
             joined = [self._admit(rank, document) for rank in self._others()]
         except MeetingError as error:
@@ -107,7 +113,7 @@ class Lead:
 
     def _admit(self, rank: int, document: dict[str, Any]) -> dict[str, Any]:
         word: dict[str, Any] = self._meeting.hear(f"node {rank}", seconds=JOIN_SECONDS, stopped=self._stopped)
-        for name, value in _shared(document, self._nodes).items():
+        for name, value in _shared(document, self._nodes, sees_run=True).items():
             if word["launch"].get(name) != value:
                 raise MeetingError(
                     f"node {rank} has another {name.replace('_', ' ')} than node 0: start the same on all"
@@ -127,8 +133,20 @@ class Lead:
             return None
 
 
-def _shared(document: dict[str, Any], nodes: Nodes) -> dict[str, Any]:
-    return {name: document[name] for name in SHARED} | {"nnodes": nodes.count}
+def _shared(document: dict[str, Any], nodes: Nodes, *, sees_run: bool) -> dict[str, Any]:
+    return {name: document[name] for name in SHARED} | {"nnodes": nodes.count, "run folder": sees_run}
+
+
+def _sees_run(run: Path, sha256: str, stopped: Callable[[], bool]) -> bool:
+    """Return whether a folder of this machine is that of node 0's run; a parallel file system may take a while."""
+    end = time.monotonic() + SIGHT_SECONDS
+    while True:
+        with suppress(Refusal):
+            if read_run_manifest(run)["run_manifest_sha256"] == sha256:
+                return True
+        if stopped() or time.monotonic() > end:
+            return False
+        time.sleep(SIGHT_POLL_SECONDS)
 
 
 def follow(
@@ -150,8 +168,11 @@ def follow(
                 "with another --rdzv-id"
             )
             return ExitCode.USAGE
-        meeting.say(f"node {nodes.rank}", {"launch": _shared(own, nodes), "facts": own["facts"]})
-        answer = _await_manifest(meeting, stop)
+        sha256 = meeting.hear("run manifest", seconds=JOIN_SECONDS, stopped=stop.requested)
+        sees_run = _sees_run(Path(own["run_folder"]), sha256, stop.requested)
+        launch_of_own = _shared(own, nodes, sees_run=sees_run)
+        meeting.say(f"node {nodes.rank}", {"launch": launch_of_own, "facts": own["facts"]})
+        answer = _await_manifest(meeting, nodes, stop)
     except MeetingError as error:
         say(str(error))
         return ExitCode.STOPPED if stop.requested() else ExitCode.INTERNAL
@@ -184,12 +205,13 @@ def follow(
     return code
 
 
-def _await_manifest(meeting: Meeting, stop: StopRequest) -> dict[str, Any]:
+def _await_manifest(meeting: Meeting, nodes: Nodes, stop: StopRequest) -> dict[str, Any]:
     """Return what node 0 says when all nodes are there; one that leaves before that says so."""
     try:
         answer: dict[str, Any] = meeting.hear("launch manifest", seconds=JOIN_SECONDS, stopped=stop.requested)
     except AskedToStopError:
         with suppress(MeetingError):
             meeting.say("stop", True)  # noqa: FBT003 - a JSON value
+            meeting.say(f"goodbye of node {nodes.rank}", True)  # noqa: FBT003 - a JSON value
         raise
     return answer

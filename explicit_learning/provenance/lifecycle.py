@@ -325,7 +325,8 @@ def _remove_half_written(run: Path) -> None:
     """Remove files and folders that a kill kept from getting their names: nobody has ever seen them."""
     for path in sorted(run.rglob(f"{TEMPORARY_PREFIX}*")):
         if path.is_dir():
-            shutil.rmtree(path)
+            with suppress(FileNotFoundError):  # so may a probe of another node's gates
+                shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)  # it may have gone with its folder
 

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from explicit_learning.errors import ExitCode
+from explicit_learning.files.atomic import fsync_folder
 from explicit_learning.files.resources import ROOT
+from explicit_learning.gates import output
 from explicit_learning.gates.output import check_output
+from explicit_learning.provenance.lifecycle import _remove_half_written
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,6 +63,24 @@ def test_an_empty_folder_and_one_with_leftovers_only(tmp_path: Path, listing: Ca
 
 def test_a_run_of_this_plan_may_go_on(tmp_path: Path) -> None:
     assert check_output(write_run(tmp_path), frozen_config_sha256=OURS) == []
+
+
+def test_another_node_that_sweeps_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listing: Callable[[Path], list[str]]
+) -> None:
+    """Several nodes check one folder at once, and the first of them removes what looks half-written there."""
+    folder, sweeps = write_run(tmp_path), iter(range(2))
+
+    def swept(place: Path) -> None:
+        if next(sweeps, None) is not None:
+            _remove_half_written(place)
+        fsync_folder(place)
+
+    before = listing(folder)
+    monkeypatch.setattr(output, "fsync_folder", swept)
+    assert check_output(folder, frozen_config_sha256=OURS) == []
+    assert next(sweeps, None) is None
+    assert listing(folder) == before
 
 
 def test_a_run_of_another_plan(tmp_path: Path) -> None:

@@ -78,6 +78,9 @@ def test_everything_that_is_missing_is_named_at_once() -> None:
         (["--rdzv-endpoint", "127.0.0.1:0"], "--rdzv-endpoint"),
         (["--rdzv-endpoint", "127.0.0.1:65536"], "--rdzv-endpoint"),
         (["--rdzv-endpoint", "no.such.host.invalid:29400"], "--rdzv-endpoint"),
+        (["--rdzv-endpoint", "node..cluster:29400"], "--rdzv-endpoint"),
+        (["--rdzv-endpoint", f"{'n' * 64}:29400"], "--rdzv-endpoint"),
+        (["--rdzv-endpoint", "http://node:29400"], "--rdzv-endpoint"),
         (["--rdzv-id", "a name"], "--rdzv-id"),
     ],
 )
