@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,7 @@ from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.resources import ROOT
 from explicit_learning.files.schema import validate
-from explicit_learning.files.strict_json import load_json
-from explicit_learning.provenance.code import IMAGE_FILE
+from explicit_learning.provenance.code import AS_BUILT, IMAGE_FILE, read_image_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,7 +37,10 @@ ENTRY = re.compile(
 )
 LOCK_TAG = re.compile(r":lock-([0-9a-f]{12})$", re.ASCII)
 IMAGE_ID = re.compile(r'^imageid="(?:sha256:)?([0-9a-f]{64})"$', re.MULTILINE | re.ASCII)
-FORM = "[config=|manifest=|index=|sif=][NAME@]sha256: and 64 hexadecimal digits; several are separated by commas"
+FORM = (
+    "[config=|manifest=|index=|sif=][NAME@]sha256: and 64 hexadecimal digits; "
+    "several are separated by commas, each kind once, and all with one name if any"
+)
 DECLARE = "declare the digest of the image that you start: the Makefile, compose.gpu.yml and deploy/slurm do it"
 
 
@@ -111,11 +114,9 @@ def baked_identity(image_file: Path = IMAGE_FILE) -> dict[str, Any] | None:
     Raises:
         Refusal: With exit code 78 if it cannot be read or is not what a build leaves.
     """
-    if not image_file.exists():
-        return None
-    value: dict[str, Any] = load_json(image_file, gate=GATE)
-    if faults := validate(value, "image-identity", gate=GATE, file=str(image_file)):
-        raise Refusal(faults)
+    value: dict[str, Any] | None = read_image_file(image_file, gate=GATE)
+    if value is not None and (faults := validate(value, "image-identity", gate=GATE, file=str(image_file))):
+        raise Refusal(replace(fault, fix=AS_BUILT, exit_code=ExitCode.ENVIRONMENT) for fault in faults)
     return value
 
 
@@ -129,23 +130,22 @@ def _changed(baked: dict[str, Any], image_file: Path) -> Iterator[Fault]:
         except OSError as error:
             found = error.strerror or str(error)
         if found != expected:
-            fix = "start the image as it was built: something changed files in it"
-            yield _fault(pointer, f"{path}: {found}", f"SHA-256 {expected}", fix, file=str(image_file))
+            yield _fault(pointer, f"{path}: {found}", f"SHA-256 {expected}", AS_BUILT, file=str(image_file))
 
 
 def _declared(text: str) -> tuple[dict[str, str], str | None, list[Fault]]:
     """Return the declared digests by kind, the image's name if one was declared, and what is wrong with the text."""
     digests: dict[str, str] = {}
-    name = None
+    names: set[str] = set()
     for entry in filter(None, (part.strip() for part in text.split(","))):
         match = ENTRY.fullmatch(entry)
         # Where no kind is named: `NAME@sha256:…` is how registries name manifests, and a bare digest is an image ID.
         kind = match and (match["kind"] or ("manifest" if match["name"] else "config"))
         digest = f"sha256:{match['digest']}" if match else ""
-        if match is None or kind not in KINDS or digests.setdefault(kind, digest) != digest:
-            return {}, None, [_fault(DIGEST_VARIABLE, found_text(text), f"{FORM}, each kind once", DECLARE)]
-        name = match["name"] or name
-    return digests, name, []
+        names |= {match["name"]} if match and match["name"] else set()
+        if match is None or kind not in KINDS or digests.setdefault(kind, digest) != digest or len(names) > 1:
+            return {}, None, [_fault(DIGEST_VARIABLE, found_text(text), FORM, DECLARE)]
+    return digests, next(iter(names), None), []
 
 
 def _measured(container_file: Path) -> dict[str, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,12 +18,13 @@ from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
 from explicit_learning.files.resources import ROOT
 from explicit_learning.files.strict_json import load_json
 
-__all__ = ["IMAGE_FILE", "CodeIdentity", "code_identity"]
+__all__ = ["AS_BUILT", "IMAGE_FILE", "CodeIdentity", "code_identity", "read_image_file"]
 
 GATE = "code"
 IMAGE_FILE = Path("/etc/explicit-learning/image.json")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 TIMEOUT_SECONDS = 60
+AS_BUILT = "start the image as it was built: something changed files in it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +52,8 @@ def code_identity(root: Path = ROOT, image_file: Path = IMAGE_FILE) -> CodeIdent
     Raises:
         Refusal: With exit code 78 if neither the file nor git can tell.
     """
-    if image_file.exists():
-        return _from_image(load_json(image_file, gate=GATE), image_file)
+    if (value := read_image_file(image_file, gate=GATE)) is not None:
+        return _from_image(value, image_file)
     if not (root / ".git").exists():
         fix = "run from a git checkout (git clone), or from the image"
         _refuse(root, "no git repository and no image file", "code whose commit is known", fix)
@@ -63,11 +64,36 @@ def code_identity(root: Path = ROOT, image_file: Path = IMAGE_FILE) -> CodeIdent
     return CodeIdentity(commit=commit, dirty=bool(changes.strip()), known_by="git")
 
 
+def read_image_file(path: Path, *, gate: str) -> Any | None:  # noqa: ANN401 - any JSON value
+    """Return what the image's build left, or ``None`` where no image is.
+
+    Raises:
+        Refusal: With exit code 78 if something is there that cannot be read; nobody is asked to mend it by hand.
+    """
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        found, exit_code = error.strerror or str(error), ExitCode.ENVIRONMENT
+        fault = Fault(
+            gate=gate, file=str(path), found=found, expected="a readable file", fix=AS_BUILT, exit_code=exit_code
+        )
+        raise Refusal(fault) from None
+    try:
+        value = load_json(path, gate=gate)
+    except Refusal as refusal:
+        raise Refusal(
+            replace(fault, fix=AS_BUILT, exit_code=ExitCode.ENVIRONMENT) for fault in refusal.faults
+        ) from None
+    return {} if value is None else value  # `null` is no absence
+
+
 def _from_image(value: Any, path: Path) -> CodeIdentity:  # noqa: ANN401 - any JSON value
     commit, dirty = (value.get("code_commit"), value.get("code_dirty")) if isinstance(value, dict) else (None, None)
     if not (isinstance(commit, str) and COMMIT.fullmatch(commit) and isinstance(dirty, bool)):
         expected = "an object with code_commit (40 hexadecimal digits) and code_dirty (true or false)"
-        _refuse(path, found_text(value), expected, "build the image again (make image)")
+        _refuse(path, found_text(value), expected, AS_BUILT)
     return CodeIdentity(commit=commit, dirty=dirty, known_by="image")
 
 

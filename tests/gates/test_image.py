@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -13,6 +13,10 @@ from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.files.resources import ROOT
 from explicit_learning.gates.image import DIGEST_VARIABLE, check_image, image_identity
 from explicit_learning.lock import CPU_LOCK, FULL_LOCK, lock_sha256
+from explicit_learning.provenance.code import code_identity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ONE, OTHER = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"
 UNKNOWN = {"value": None, "known_by": "undeclared"}
@@ -76,6 +80,8 @@ def test_several_kinds_at_once_and_none() -> None:
         f"layer={ONE}",
         f"{ONE},{OTHER}",
         f"config={ONE} manifest={OTHER}",
+        f"manifest=el:lock-{'0' * 12}@{ONE},index=el@{OTHER}",
+        f"config=el@{ONE},manifest=le@{OTHER}",
     ],
 )
 def test_what_is_no_digest_is_refused(text: str) -> None:
@@ -132,3 +138,39 @@ def test_an_identity_that_no_build_leaves_is_refused(image: Path, fields: dict[s
     faults = _edit(image, **fields)
     assert [fault.gate for fault in faults] == ["image"]
     assert faults[0].file == str(image)
+    assert faults[0].exit_code == ExitCode.ENVIRONMENT
+    assert faults[0].fix.startswith("start the image as it was built")
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "empty": lambda path: path.write_bytes(b""),
+    "no JSON": lambda path: path.write_bytes(path.read_bytes()[:100]),
+    "no text": lambda path: path.write_bytes(b"\xff\x00"),
+    "a list": lambda path: path.write_bytes(b"[]"),
+    "null": lambda path: path.write_bytes(b"null"),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+    "a link to nowhere": lambda path: (path.unlink(), path.symlink_to("nowhere")),
+    "a link to itself": lambda path: (path.unlink(), path.symlink_to(path)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_identity_is_no_absent_one(image: Path, damage: str) -> None:
+    """Neither the gates nor the record of the code take it for a checkout, or ask anybody to write it anew."""
+    DAMAGE[damage](image)
+    faults = check_image(None, file=None, environment={}, image_file=image)
+    with pytest.raises(Refusal) as refused:
+        code_identity(image_file=image)
+    for fault in (*faults, *refused.value.faults):
+        assert (fault.file, fault.exit_code) == (str(image), ExitCode.ENVIRONMENT)
+        assert fault.fix.startswith("start the image as it was built")
+    assert faults
+
+
+def test_an_identity_behind_a_closed_door(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(_path: Path) -> NoReturn:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(type(image), "lstat", closed)
+    (fault,) = check_image(None, file=None, environment={}, image_file=image)
+    assert (fault.found, fault.exit_code) == ("Permission denied", ExitCode.ENVIRONMENT)

@@ -111,5 +111,5 @@ def test_the_image_knows_without_git(tmp_path: Path) -> None:
 def test_an_image_that_does_not_know_is_refused(tmp_path: Path, value: object) -> None:
     image = tmp_path / "image.json"
     image.write_text(json.dumps(value))
-    with pytest.raises(Refusal, match="build the image again"):
+    with pytest.raises(Refusal, match="start the image as it was built"):
         code_identity(tmp_path, image)
