@@ -8,14 +8,14 @@
 #   CODE_DIRTY           whether tracked files differ from it: true or false
 #   BASE_IMAGE           another base for both stages; BASE_DIGEST is then its digest, for the record
 #   BUILD_IMAGE          another base for the build stage alone
-#   COMPUTE_CAPABILITIES what flash-attn and causal-conv1d are compiled for (full only)
+#   COMPUTE_CAPABILITIES what flash-attn is compiled for (full only): of 8.0, 9.0, 10.0 and 12.0
 #   COMPILE_JOBS         compilers at once; each takes up to 9 GiB of memory for flash-attn
 #   SOURCE_DATE_EPOCH    the time that files and image get
 # An optional secret `ca` is a bundle of certificates for a network whose proxy has its own.
 
 ARG BASE_IMAGE
-# As in environment.lock's head; a test holds the two together.
-ARG BUILD_IMAGE=${BASE_IMAGE:-nvidia/cuda:13.0.2-devel-ubuntu24.04@sha256:0eee3094c71518ad31d011a594ae6ed6de72959ee07e318cb31cffe71690e90c}
+# podman takes no name without a registry. As in environment.lock's head; a test holds the two together.
+ARG BUILD_IMAGE=${BASE_IMAGE:-docker.io/nvidia/cuda:13.0.2-devel-ubuntu24.04@sha256:0eee3094c71518ad31d011a594ae6ed6de72959ee07e318cb31cffe71690e90c}
 
 FROM ${BUILD_IMAGE} AS build
 ARG SOURCE_DATE_EPOCH=1700000000
@@ -31,7 +31,7 @@ COPY deploy/image/compile.sh /opt/build/
 COPY deploy/image/no_network /opt/build/no_network
 RUN /opt/build/compile.sh
 
-FROM ${BASE_IMAGE:-nvidia/cuda:13.0.2-runtime-ubuntu24.04@sha256:6a0e31b59e70890446f2c17356d6efc0d54260090a8c63d6ca7c2ad049db95d2}
+FROM ${BASE_IMAGE:-docker.io/nvidia/cuda:13.0.2-runtime-ubuntu24.04@sha256:6a0e31b59e70890446f2c17356d6efc0d54260090a8c63d6ca7c2ad049db95d2}
 ARG SOURCE_DATE_EPOCH=1700000000
 ARG LOCK=full
 COPY deploy/image/system.sh /opt/build/

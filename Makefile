@@ -54,7 +54,7 @@ sif: ## the last built image as a SIF for Apptainer; KIND=full or cpu
 	@deploy/image/sif.sh $(or $(KIND),cpu)
 
 test-image: ## the main job, the contract tests and the refusals in the CPU image
-	@python="$$(./tools/environment.sh)"; CONTAINERS_CONF=$(CURDIR)/deploy/image/containers.conf \
+	@python="$$(./tools/environment.sh)"; CONTAINERS_CONF="$(CURDIR)/deploy/image/containers.conf" \
 	"$$python" -m pytest -m container tests/image $(ARGS)
 
 test-sif: ## convert the CPU image with Apptainer and pass the smoke plan in it
@@ -70,4 +70,4 @@ PLAN ?= plan.json
 run: ## start the image on PLAN in this folder, by its ID, which is declared to the run; with docker, or ENGINE=podman
 	@engine=$(or $(ENGINE),docker); id=$$("$$engine" image inspect --format '{{.Id}}' el:lock); \
 	exec "$$engine" run --rm --gpus all --user "$$(id -u):$$(id -g)" --ipc=host --ulimit memlock=-1 \
-	    -v "$$PWD:/work" -e "EXPLICIT_IMAGE_DIGEST=config=$$id" "$$id" $(PLAN)
+	    -v "$$PWD:/work" -e "EXPLICIT_IMAGE_DIGEST=config=$$id" "$$id" "$(PLAN)"

@@ -13,6 +13,7 @@ cache=${EXPLICIT_ENV_CACHE:-${XDG_CACHE_HOME:-${HOME:?set HOME or EXPLICIT_ENV_C
 root=$cache/apptainer
 if [ ! -x "$root/usr/bin/apptainer" ]; then
     [ "$(id -u)" = 0 ] || { echo "no apptainer on PATH: install it, or run this as root" >&2; exit 69; }
+    command -v mmdebstrap >/dev/null || { echo "neither apptainer nor mmdebstrap: apt-get install mmdebstrap" >&2; exit 69; }
     mkdir -p -- "$cache"
     exec {guard}>"$root.guard"
     flock "$guard"

@@ -6,6 +6,7 @@
 set -eu
 umask 022
 root=/opt/explicit-learning
+CODE_COMMIT=${CODE_COMMIT:-}
 case $CODE_COMMIT in
     *[!0-9a-f]* | '') bad=1 ;;
     *) bad=$([ ${#CODE_COMMIT} -eq 40 ] || echo 1) ;;
@@ -14,6 +15,10 @@ if [ -n "$bad" ]; then
     echo "CODE_COMMIT is '$CODE_COMMIT'; expected 40 hexadecimal digits: --build-arg CODE_COMMIT=\$(git rev-parse HEAD)" >&2
     exit 64
 fi
+case $CODE_DIRTY in
+    true | false) ;;
+    *) echo "CODE_DIRTY is '$CODE_DIRTY'; expected true or false" >&2; exit 64 ;;
+esac
 
 # Neither the builder's umask nor the checkout's owner matters to what a user of any id may read.
 chown -R 0:0 "$root"

@@ -5,6 +5,11 @@
 # same packages make the same bytes.
 set -euo pipefail
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-1700000000}
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.."
+# shellcheck source=deploy/image/tools.sh
+. deploy/image/tools.sh
+needs mmdebstrap podman
+needs_root "a base made of Debian packages"
 work=$(mktemp -d)
 trap 'rm -rf -- "$work"' EXIT
 umask 022

@@ -8,20 +8,44 @@
 # el-LOCK.oci.tar with el-LOCK.manifest (the manifest digest).
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.."
-kind=${1:?full or cpu}
-shift
-export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-1700000000}
-out=${EXPLICIT_IMAGE_OUT:-build/image}
-mkdir -p -- "$out"
-
-commit=$(git rev-parse HEAD)
-dirty=false
-[ -z "$(git status --porcelain --untracked-files=normal)" ] || dirty=true
+# shellcheck source=deploy/image/tools.sh
+. deploy/image/tools.sh
+kind=${1:-}
 case $kind in
     full) lock=environment.lock name=el ;;
     cpu) lock=environment.cpu.lock name=${EXPLICIT_IMAGE_NAME:-localhost/el} ;;
-    *) echo "'$kind' is neither full nor cpu" >&2; exit 64 ;;
+    *) echo "'$kind' is neither full nor cpu: build.sh full|cpu [--no-cache]" >&2; exit 64 ;;
 esac
+shift
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-1700000000}
+if [[ ! $SOURCE_DATE_EPOCH =~ ^[0-9]{1,10}$ ]]; then
+    echo "SOURCE_DATE_EPOCH is '$SOURCE_DATE_EPOCH'; expected seconds since 1970, as of \`git log -1 --format=%ct\`" >&2
+    exit 64
+fi
+needs git
+if [ "$kind" = cpu ]; then
+    needs buildah podman skopeo mmdebstrap
+    needs_root "a build without a registry"
+elif ! docker info >/dev/null 2>&1; then
+    needs podman # or a docker whose daemon answers
+fi
+
+# Exactly this folder, whoever owns it (`sudo make image-cpu`), whatever repository a hook points to.
+# shellcheck disable=SC2086 # names
+unset ${!GIT_@}
+checkout() { GIT_CEILING_DIRECTORIES=$(dirname -- "$PWD") git -c "safe.directory=$PWD" "$@"; }
+commit=$(checkout rev-parse --verify 'HEAD^{commit}') || {
+    echo "$PWD: no commit to name; build from a git clone, for the image says which code it holds" >&2
+    exit 66
+}
+changes=$(checkout status --porcelain --untracked-files=normal)
+dirty=false
+[ -z "$changes" ] || dirty=true
+
+out=${EXPLICIT_IMAGE_OUT:-build/image}
+mkdir -p -- "$out"
+# What an earlier build left is not this one's.
+rm -f -- "$out/el-$kind".{id,sbom.json,oci.tar,oci.tar.part,manifest}
 lock_sha256=$(sha256sum "$lock" | cut -d ' ' -f 1)
 tag=lock-${lock_sha256:0:12}
 arguments=(--build-arg "LOCK=$kind" --build-arg "LOCK_SHA256=$lock_sha256" --build-arg "CODE_COMMIT=$commit"
@@ -29,6 +53,10 @@ arguments=(--build-arg "LOCK=$kind" --build-arg "LOCK_SHA256=$lock_sha256" --bui
 ca=${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}
 [ ! -e "$ca" ] || arguments+=(--secret "id=ca,src=$ca")
 [ -z "${COMPUTE_CAPABILITIES:-}" ] || arguments+=(--build-arg "COMPUTE_CAPABILITIES=$COMPUTE_CAPABILITIES")
+if [ "$kind" = full ] && [[ " $* " != *BASE_IMAGE=* ]]; then
+    # For the label: the digest that the Dockerfile pins for what runs.
+    arguments+=(--build-arg "BASE_DIGEST=$(sed -nE 's/^FROM .*-runtime-.*@(sha256:[0-9a-f]{64})\}$/\1/p' Dockerfile)")
+fi
 [ -z "${COMPILE_JOBS:-}" ] || arguments+=(--build-arg "COMPILE_JOBS=$COMPILE_JOBS")
 
 if [ "$kind" = cpu ]; then
@@ -58,9 +86,9 @@ echo "image    $name:lock, $name:$tag"
 echo "config   $id"
 echo "sbom     sha256:$(sha256sum "$out/el-$kind.sbom.json" | cut -d ' ' -f 1)  $out/el-$kind.sbom.json"
 if [ "$kind" = cpu ]; then
-    rm -f -- "$out/el-$kind.oci.tar"
     # Uncompressed: compressing 6 GB takes minutes, and the one who reads it would undo it.
     skopeo copy --quiet --dest-oci-accept-uncompressed-layers --digestfile "$out/el-$kind.manifest" \
-        "containers-storage:$name:lock" "oci-archive:$out/el-$kind.oci.tar:$name:lock"
+        "containers-storage:$name:lock" "oci-archive:$out/el-$kind.oci.tar.part:$name:lock"
+    mv -- "$out/el-$kind.oci.tar.part" "$out/el-$kind.oci.tar"
     echo "manifest $(cat "$out/el-$kind.manifest")  $out/el-$kind.oci.tar"
 fi

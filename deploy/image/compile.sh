@@ -8,6 +8,13 @@ set -eu
 umask 022
 cd /opt/build
 if [ -s sources.txt ]; then
+    # flash-attn's setup passes over any other in silence.
+    for capability in $COMPUTE_CAPABILITIES; do
+        case $capability in
+            8.0 | 9.0 | 10.0 | 12.0) ;;
+            *) echo "COMPUTE_CAPABILITIES names '$capability'; flash-attn compiles for 8.0, 9.0, 10.0 and 12.0" >&2; exit 64 ;;
+        esac
+    done
     export FLASH_ATTENTION_FORCE_BUILD=TRUE CAUSAL_CONV1D_FORCE_BUILD=TRUE
     export TORCH_CUDA_ARCH_LIST="$COMPUTE_CAPABILITIES" MAX_JOBS="$COMPILE_JOBS" NVCC_THREADS=1
     # flash-attn's own name for the same: 9.0 is 90.

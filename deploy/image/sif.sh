@@ -6,19 +6,30 @@
 # was made of is the manifest digest, which is printed beside it.
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.."
-kind=${1:?full or cpu}
+# shellcheck source=deploy/image/tools.sh
+. deploy/image/tools.sh
+kind=${1:-}
+case $kind in
+    full | cpu) ;;
+    *) echo "'$kind' is neither full nor cpu" >&2; exit 64 ;;
+esac
 out=${EXPLICIT_IMAGE_OUT:-build/image}
 archive=$out/el-$kind.oci.tar sif=$out/el-$kind.sif
-id=$(cat -- "$out/el-$kind.id") || { echo "no image yet: make image, or make image-cpu" >&2; exit 66; }
+[ -s "$out/el-$kind.id" ] || { echo "$out/el-$kind.id: no image yet; make image, or make image-cpu" >&2; exit 66; }
+id=$(cat -- "$out/el-$kind.id")
 if [ ! -e "$archive" ]; then
+    needs skopeo
     if docker image inspect "$id" >/dev/null 2>&1; then
         store=docker-daemon:$id
     else
         store=containers-storage:$id
     fi
-    skopeo copy --quiet --digestfile "$out/el-$kind.manifest" "$store" "oci-archive:$archive"
+    skopeo copy --quiet --digestfile "$out/el-$kind.manifest" "$store" "oci-archive:$archive.part"
+    mv -- "$archive.part" "$archive"
 fi
 export APPTAINER_TMPDIR=${APPTAINER_TMPDIR:-${TMPDIR:-/tmp}} APPTAINER_CACHEDIR=${APPTAINER_CACHEDIR:-$out/apptainer-cache}
+# Never a new SIF beside an old one's digests.
+rm -f -- "$sif.digest" "$sif.source"
 # The default compression takes several times as long, for a file a tenth smaller.
 deploy/image/apptainer.sh build --force --mksquashfs-args "-comp zstd -Xcompression-level 3" "$sif" "oci-archive:$archive"
 sha256sum "$sif" | cut -d ' ' -f 1 | sed 's/^/sha256:/' >"$sif.digest"

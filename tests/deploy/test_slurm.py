@@ -61,6 +61,23 @@ def test_a_checkpoint_is_queued_again(tmp_path: Path, job: dict[str, str]) -> No
     assert (tmp_path / "arguments").read_text() == "run a plan.json --out a run\n"
 
 
+def test_a_job_that_cannot_be_queued_again_is_not_said_to_be(tmp_path: Path, job: dict[str, str]) -> None:
+    program(tmp_path / "el", "exit 75")
+    program(tmp_path / "programs" / "scontrol", "exit 1")
+    done = subprocess.run(["bash", SCRIPT, "plan.json", "run"], env=job, check=False, capture_output=True, text=True)
+    assert done.returncode == 75
+    assert "not queued again from here" in done.stdout
+    assert ": queued again" not in done.stdout
+
+
+def test_the_step_has_the_cores_that_the_job_asked_for(tmp_path: Path, job: dict[str, str]) -> None:
+    program(tmp_path / "el", "exit 0")
+    program(tmp_path / "programs" / "srun", f'echo "$SRUN_CPUS_PER_TASK" > {tmp_path}/cores')
+    job |= {"SLURM_CPUS_PER_TASK": "16"}
+    subprocess.run(["bash", SCRIPT, "plan.json", "run"], env=job, check=True)
+    assert (tmp_path / "cores").read_text() == "16\n"
+
+
 def test_not_for_ever(tmp_path: Path, job: dict[str, str]) -> None:
     program(tmp_path / "el", "exit 75")
     job |= {"SLURM_RESTART_COUNT": "50"}
