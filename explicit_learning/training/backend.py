@@ -17,7 +17,7 @@ from explicit_learning.errors import Fault, Refusal
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.launch.outcome import RankOutcome
 from explicit_learning.provenance.facts import LossTerm, TrainingFacts
-from explicit_learning.training.metrics import plain_metrics
+from explicit_learning.training.metrics import logged_rows
 
 if TYPE_CHECKING:
     from explicit_learning.accounting.frontier import RankFrontiers
@@ -65,7 +65,7 @@ def run(context: RankContext) -> RankOutcome:
     trainer = _build_trainer(context, policy, records, checkpoint)
     loop = trainer.loop
     if context.rank == 0:
-        loop.metrics = MetricsFile(manifest.run, last_step=_step(manifest.resume_checkpoint))
+        loop.metrics = MetricsFile(manifest.run, checkpoint=checkpoint)
     loop.checkpoint = manifest.resume_checkpoint
     begun = _step(manifest.resume_checkpoint)
     if begun < plan.optimisation.max_steps and agree([loop.budget_is_short()], trainer.args.device)[0]:
@@ -297,7 +297,7 @@ def _facts(trainer: DurableTrainer, *, initial_digest: str, before: str) -> Trai
         unchanged_adapter_steps=tuple(counters.unchanged_adapter_steps),
         zero_gradient_steps=tuple(counters.zero_gradient_steps),
         loss_terms={"cross_entropy": cross_entropy} if records is None else observed_terms(counters, device),
-        log_history=tuple(plain_metrics(int(row["step"]), row) for row in state.log_history if "loss" in row),
+        log_history=tuple(logged_rows(state.log_history)),
     )
 
 

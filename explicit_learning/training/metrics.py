@@ -1,23 +1,25 @@
 """``metrics.jsonl``: one canonical row per logged step, without a clock, exact over interruptions.
 
-The file grows with the steps, and a resume cuts it back to its checkpoint: afterwards it is what an uninterrupted run
-would have written. What depends on the machine's speed is not in it.
+The file grows with the steps, and a resume writes it anew from its checkpoint, which holds every row and is hashed:
+afterwards it is what an uninterrupted run would have written, whatever became of the file in between. What depends on
+the machine's speed is not in it.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.files.atomic import write_bytes
 from explicit_learning.files.canonical import canonical_bytes
-from explicit_learning.files.strict_json import parse_json
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
-__all__ = ["METRICS_NAME", "MetricsFile", "plain_metrics"]
+__all__ = ["METRICS_NAME", "MetricsFile", "logged_rows", "plain_metrics"]
 
 METRICS_NAME = "metrics.jsonl"
 
@@ -38,32 +40,31 @@ def plain_metrics(step: int, logs: dict[str, Any]) -> dict[str, Any]:
     return {**dict(sorted(kept.items())), "step": step}
 
 
+def logged_rows(log_history: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of a trainer's history; the summary that it logs when it ends is none."""
+    return [plain_metrics(int(row["step"]), row) for row in log_history if "loss" in row]
+
+
 class MetricsFile:
     """The run's metrics, open for appending; rank 0 holds it."""
 
-    def __init__(self, run: Path, *, last_step: int) -> None:
-        """Open the file and drop every row after a step.
+    def __init__(self, run: Path, *, checkpoint: Path | None) -> None:
+        """Open the file with the rows up to a checkpoint and no other.
 
         Args:
             run: The run directory.
-            last_step: Step of the checkpoint that is resumed, 0 at the beginning.
+            checkpoint: The checkpoint that is resumed, verified; ``None`` at the beginning.
         """
+        history = (
+            [] if checkpoint is None else json.loads((checkpoint / "trainer_state.json").read_bytes())["log_history"]
+        )
         path = run / METRICS_NAME
-        kept = b""
-        if path.exists():
-            for line in path.read_bytes().splitlines(keepends=True):
-                if not line.endswith(b"\n"):
-                    break
-                row = parse_json(line, gate="metrics", file=str(path))
-                if row["step"] > last_step:
-                    break
-                kept += line
-        write_bytes(path, kept)
+        write_bytes(path, b"".join(map(_line, logged_rows(history))))
         self._stream = path.open("ab")
 
     def append(self, row: dict[str, Any]) -> None:
         """Add a row."""
-        self._stream.write(canonical_bytes(row) + b"\n")
+        self._stream.write(_line(row))
         self._stream.flush()
 
     def flush(self) -> None:
@@ -73,3 +74,7 @@ class MetricsFile:
     def close(self) -> None:
         """Close the file."""
         self._stream.close()
+
+
+def _line(row: dict[str, Any]) -> bytes:
+    return canonical_bytes(row) + b"\n"
