@@ -14,7 +14,7 @@ from explicit_learning.errors import ExitCode, Fault
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["write_fault"]
+__all__ = ["OUTPUT_FIXES", "write_fault"]
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 OUTPUT_FIXES = {

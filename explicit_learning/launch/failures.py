@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import errno
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.files.os_errors import OUTPUT_FIXES, write_fault
 from explicit_learning.launch.outcome import RankOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 __all__ = ["NonFiniteLossError", "died", "failed", "is_lost_peer", "silent_node"]
 
@@ -70,6 +71,10 @@ def failed(error: BaseException) -> RankOutcome:
             return _outcome(message, code)
         if isinstance(link, OSError) and link.errno == errno.EIO:
             return _outcome(f"the disk failed: {link}", ExitCode.IO)
+        if isinstance(link, OSError) and link.errno in OUTPUT_FIXES and isinstance(link.filename, str):
+            where, usable = Path(link.filename), "what a run can put there and use"
+            fault = write_fault(link, where, gate="run", expected=usable)
+            return _outcome(str(fault), fault.exit_code)
     return _outcome(f"{type(error).__name__}: {error}", ExitCode.INTERNAL)
 
 

@@ -1,12 +1,14 @@
 """How failures are named."""
 
 import errno
+import os
 import signal
 from pathlib import Path
 
 import pytest
 
 from explicit_learning.errors import ExitCode, Fault, Refusal
+from explicit_learning.files.os_errors import OUTPUT_FIXES
 from explicit_learning.launch.failures import NonFiniteLossError, died, failed, is_lost_peer
 
 
@@ -59,6 +61,15 @@ def test_what_a_rank_raised_is_named(error: BaseException, code: int, begin: str
     assert outcome.message is not None
     assert outcome.message.startswith(begin)
     assert (outcome.status, outcome.exit_code, outcome.code, outcome.optimizer_step) == ("failed", code, code, None)
+
+
+@pytest.mark.parametrize("number", sorted(OUTPUT_FIXES))
+def test_what_stands_in_a_run_s_way_is_named_with_its_place(number: int) -> None:
+    outcome = failed(raised_from(RuntimeError("saving failed"), OSError(number, os.strerror(number), "run/logs")))
+    assert outcome.message is not None
+    assert outcome.message.startswith(f"refused [run] run/logs\n  found:    {os.strerror(number)}\n")
+    assert outcome.code == ExitCode.OUTPUT
+    assert failed(OSError(number, os.strerror(number), 7)).code == ExitCode.INTERNAL  # a descriptor tells nobody where
 
 
 def test_an_error_whose_context_was_hidden_is_itself() -> None:
