@@ -126,10 +126,10 @@ def _lead(
         outcomes = (not_started(manifest.run, str(error)),) * world_size
     except MeetingError as error:
         outcomes = (RankOutcome(status="failed", optimizer_step=None, message=str(error)),) * world_size
-    except Exception as error:  # noqa: BLE001 - the run's end must be recorded, whatever the agent raised
+    except Exception as error:  # the run's end must be recorded, whatever the agent raised
         outcomes = (failed(error),) * world_size
         if outcomes[0].code is ExitCode.INTERNAL:
-            logging.getLogger(__name__).error("the launcher failed", exc_info=error)
+            logging.getLogger(__name__).exception("the launcher failed")
     _explain(outcomes)
     code = finish(manifest, outcomes)
     if lead is not None:
