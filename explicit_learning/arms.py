@@ -11,6 +11,8 @@ import difflib
 from dataclasses import dataclass
 from typing import Literal
 
+from explicit_learning.errors import found_text
+
 __all__ = ["ALIASES", "ARMS", "Arm", "canonical_arm"]
 
 Trainer = Literal["sft", "grpo", "papo", "evi_po"]
@@ -99,4 +101,4 @@ def canonical_arm(name: str) -> str:
         return plain
     near = difflib.get_close_matches(plain, [*ARMS, *ALIASES], n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise KeyError(f"unknown arm {name!r}{hint} Known arms: {', '.join(ARMS)}")
+    raise KeyError(f"unknown arm {found_text(name)}{hint}. Known arms: {', '.join(ARMS)}")

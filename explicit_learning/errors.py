@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["ExitCode", "Fault", "Refusal", "exit_code_of", "found_text"]
+__all__ = ["FOUND_LIMIT", "ExitCode", "Fault", "Refusal", "exit_code_of", "found_text"]
 
-FOUND_LIMIT = 200
+FOUND_LIMIT = 200  # characters of what was found that a fault shows
 
 
 class ExitCode(IntEnum):

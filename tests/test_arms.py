@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from explicit_learning.arms import ALIASES, ARMS, canonical_arm
+from explicit_learning.errors import found_text
 
 F, C, M, S = "FULL", "CONTROL", "MISSING", "SUBSTITUTE"
 EVERY = {F, C, M, S}
@@ -54,7 +55,7 @@ def test_an_unknown_arm_is_answered_with_the_known_ones(name: str, near: str | N
     with pytest.raises(KeyError) as caught:
         canonical_arm(name)
     message = caught.value.args[0]
-    assert message.startswith(f"unknown arm {name!r}")
+    assert message.startswith(f"unknown arm {found_text(name)}")
     assert all(arm in message for arm in ARMS)
     assert ("did you mean" in message) == (near is not None)
     assert near is None or f"did you mean {near!r}?" in message

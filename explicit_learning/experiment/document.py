@@ -11,15 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from explicit_learning.arms import ARMS, canonical_arm
-from explicit_learning.errors import ExitCode, Fault, Refusal
+from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
 from explicit_learning.files.schema import validate
 from explicit_learning.files.strict_json import load_json
 from explicit_learning.plan.draft import fill_defaults
 from explicit_learning.plan.freeze import read_draft
 
-__all__ = ["Experiment", "Stage", "narrow", "read_experiment"]
+__all__ = ["OWN_FIELDS", "Experiment", "Stage", "narrow", "read_experiment"]
 
 GATE = "experiment"
+# Fields of drafts that the experiment itself decides: an override of one would be laid aside without a word.
+OWN_FIELDS = {
+    "arm": "list another draft",
+    "seed": "write /seeds",
+    "data": "write /data",
+    "run_id": "leave it out: runs are named after their arms and seeds",
+    "initial_adapter": "write /initial_adapter_from",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +69,20 @@ def read_experiment(path: Path) -> Experiment:
     document = load_json(path, gate=GATE)
     if faults := validate(document, "experiment", gate=GATE, file=str(path)):
         raise Refusal(faults)
+    faults += [
+        _fault(path, f"/overrides/{kind}/{name}", found_text(changes[name]), "a field that drafts decide", fix)
+        for kind, changes in document.get("overrides", {}).items()
+        for name, fix in OWN_FIELDS.items()
+        if name in changes
+    ]
     stages: dict[str, list[Stage]] = {"sft": [], "rl": []}
     for kind, found in stages.items():
         for index, name in enumerate(document[kind]):
             changes = document.get("overrides", {}).get(kind, {})
+            if not (path.parent / name).exists():
+                fix = "check the path, which starts at the experiment's document"
+                faults.append(_fault(path, f"/{kind}/{index}", f"{name}: no such file", "a draft", fix))
+                continue
             try:
                 found.append(_stage(path.parent / name, kind, f"/{kind}/{index}", str(path), changes))
             except Refusal as refusal:

@@ -12,7 +12,7 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.errors import Fault, found_text
+from explicit_learning.errors import FOUND_LIMIT, Fault, found_text
 from explicit_learning.files.resources import SCHEMAS
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _unknown_fields(error: Any, where: str, gate: str, file: str) -> Iterator[Fa
                 gate=gate,
                 file=file,
                 pointer=f"{where}{pointer([name])}",
-                found=f"unknown field {name!r}",
+                found=f"unknown field {name[:FOUND_LIMIT]!r}",
                 expected=f"one of: {', '.join(known)}",
                 fix=f"did you mean {near[0]!r}?" if near else "remove it",
             )
@@ -169,11 +169,13 @@ def _expected(error: Any) -> str:
         "maxLength": lambda: f"at most {value} characters",
         "minItems": lambda: f"at least {value} items",
         "maxItems": lambda: f"at most {value} items",
+        "minProperties": lambda: f"at least {value} fields",
+        "maxProperties": lambda: f"at most {value} fields",
         "pattern": lambda: f"text that matches {value}",
         "uniqueItems": lambda: "items that differ",
         "anyOf": lambda: "one of the forms the schema lists",
     }
-    phrase = phrases[rule]() if rule in phrases else error.message
+    phrase = phrases[rule]() if rule in phrases else found_text(error.message)
     description = error.schema.get("description") if isinstance(error.schema, dict) else None
     return f"{phrase} ({description})" if description else phrase
 

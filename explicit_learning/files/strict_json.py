@@ -47,17 +47,20 @@ def read_bytes(path: Path, *, gate: str, max_bytes: int = MAX_BYTES) -> bytes:
             raise Refusal(
                 Fault(gate=gate, file=str(path), found="a folder", expected="a file", fix="name the file inside it")
             )
-        if size > max_bytes:
+        data = b""
+        if size <= max_bytes:
+            with path.open("rb") as stream:
+                data = stream.read(max_bytes + 1)  # a device or a pipe says nothing of its size, and may have no end
+        if size > max_bytes or len(data) > max_bytes:
             raise Refusal(
                 Fault(
                     gate=gate,
                     file=str(path),
-                    found=f"{size:,} bytes",
+                    found=f"{size:,} bytes" if size > max_bytes else f"more than {max_bytes:,} bytes",
                     expected=f"at most {max_bytes:,} bytes",
                     fix="check that this is the right file: no document of this kind is that large",
                 )
             )
-        return path.read_bytes()
     except FileNotFoundError:
         raise Refusal(
             Fault(
@@ -79,6 +82,7 @@ def read_bytes(path: Path, *, gate: str, max_bytes: int = MAX_BYTES) -> bytes:
                 exit_code=ExitCode.IO,
             )
         ) from None
+    return data
 
 
 def parse_json(data: bytes, *, gate: str, file: str) -> Any:  # noqa: ANN401 - any JSON value

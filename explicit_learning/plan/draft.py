@@ -40,6 +40,7 @@ _DATA = {
             "type": "string",
             "minLength": 1,
             "maxLength": 4096,
+            "pattern": "^[^\\u0000]+$",
             "description": "Path of a dataset-manifest.json, relative to this file.",
             "examples": ["data/dataset-manifest.json"],
         },

@@ -11,7 +11,7 @@ import pytest
 from plan.golden import PLAN
 
 from explicit_learning.errors import ExitCode, Refusal
-from explicit_learning.experiment.document import narrow, read_experiment
+from explicit_learning.experiment.document import OWN_FIELDS, narrow, read_experiment
 from explicit_learning.experiment.runner import SHARED, RunOfStage, comparison_faults, stage_folder
 from explicit_learning.files.resources import PLANS
 
@@ -58,6 +58,8 @@ def test_overrides_reach_every_draft_of_a_kind(tmp_path: Path) -> None:
         ({"rl": ["sft_answer.json"]}, "/rl/0"),
         ({"sft": ["answer_grpo.json"]}, "/sft/0"),
         ({"data": {}}, "/data"),
+        ({"data": {"manifest": "a\0b"}}, "/data/manifest"),
+        ({"rl": ["./a\0b.json"]}, "/rl/0"),
         ({"data": {"digits": {}, "manifest": "x"}}, "/data"),
     ],
 )
@@ -68,7 +70,15 @@ def test_a_wrong_document_is_refused_by_field(tmp_path: Path, changes: dict[str,
 def test_a_missing_draft_is_named(tmp_path: Path) -> None:
     with pytest.raises(Refusal) as caught:
         read_experiment(write(tmp_path, rl=["./absent.json"]))
-    assert caught.value.faults[0].file == str(tmp_path / "absent.json")
+    (fault,) = caught.value.faults
+    assert (fault.file, fault.pointer) == (str(tmp_path / "experiment.json"), "/rl/0")
+    assert (fault.found, caught.value.exit_code) == ("./absent.json: no such file", ExitCode.CONTRACT)
+
+
+@pytest.mark.parametrize("kind", ["sft", "rl"])
+@pytest.mark.parametrize("name", OWN_FIELDS)
+def test_an_override_that_would_do_nothing_is_refused(tmp_path: Path, kind: str, name: str) -> None:
+    assert f"/overrides/{kind}/{name}" in refused(write(tmp_path, overrides={kind: {name: PLAN[name]}}))
 
 
 def test_only_some_arms_and_one_seed() -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.strict_json import load_json, parse_json
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def refused(data: bytes) -> str:
@@ -80,3 +79,17 @@ def test_a_folder_and_a_missing_file_are_named(tmp_path: Path) -> None:
         with pytest.raises(Refusal) as caught:
             load_json(path, gate="plan")
         assert (caught.value.faults[0].file, caught.value.faults[0].found) == (str(path), found)
+
+
+def test_a_device_without_an_end_is_not_read_to_it() -> None:
+    with pytest.raises(Refusal, match="more than 1,000 bytes"):
+        load_json(Path("/dev/zero"), gate="test", max_bytes=1000)
+
+
+def test_a_pipe_is_read(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = Thread(target=pipe.write_text, args=('{"a": 1}',))
+    writer.start()
+    assert load_json(pipe, gate="test") == {"a": 1}
+    writer.join()

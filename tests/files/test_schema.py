@@ -1,0 +1,65 @@
+"""Whatever stands in a field, the fault is short, and what no file system can hold is no path."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from explicit_learning.files.resources import PLANS, SCHEMAS
+from explicit_learning.files.schema import load_schema, validate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GOLDEN: dict[str, Any] = {
+    "plan": json.loads((SCHEMAS / "examples" / "plan.json").read_text()),
+    "draft": json.loads((PLANS / "demo" / "evi_po.json").read_text()),
+    "experiment": json.loads((PLANS / "demo" / "experiment.json").read_text()),
+}
+LIMIT = 1000  # characters of each text of a fault
+ODD: list[Any] = [None, True, -1, 1e308, 2**53 - 1, "", "x" * 5_000, "\n", "\0", [], [[]] * 500, {}]
+ODD += [{"y" * 2_000: 1}, {f"name-{index}": 1 for index in range(20)}]
+
+
+def places(schema: dict[str, Any], at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """Yield the path of every field of a schema, and its own schema."""
+    for name, field in schema.get("properties", {}).items():
+        yield (*at, name), field
+        yield from places(field, (*at, name))
+
+
+def put(document: Any, at: tuple[str, ...], value: Any) -> Any:
+    """Return a document with one field replaced; what it leads through is made where it is missing."""
+    changed = copy.deepcopy(document)
+    holder = changed
+    for name in at[:-1]:
+        if not isinstance(holder.get(name), dict):
+            holder[name] = {}
+        holder = holder[name]
+    holder[at[-1]] = value
+    return changed
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_no_value_makes_a_fault_long(name: str) -> None:
+    long = [
+        (at, key)
+        for at, _ in places(load_schema(name))
+        for value in ODD
+        for fault in validate(put(GOLDEN[name], at, value), name, gate="test", file="f")
+        for key, text in fault.to_json().items()
+        if key != "pointer" and len(text or "") > LIMIT
+    ]
+    assert long == []
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_a_path_holds_no_null_character(name: str) -> None:
+    paths = [at for at, field in places(load_schema(name)) if field.get("maxLength") == 4096]
+    assert paths
+    for at in paths:
+        faults = validate(put(GOLDEN[name], at, "a\0b"), name, gate="test", file="f")
+        assert "/" + "/".join(at) in {fault.pointer for fault in faults}, at
