@@ -17,6 +17,7 @@ from explicit_learning.gates.check import check_plan
 from explicit_learning.gates.image import image_identity
 from explicit_learning.gates.machine import measure_hardware
 from explicit_learning.gates.output import check_output
+from explicit_learning.gates.trackers import named_trackers
 from explicit_learning.launch.environment import rank_environment
 from explicit_learning.launch.nodes import Nodes, add_node_arguments, named_nodes
 from explicit_learning.launch.start import exec_into_launcher
@@ -73,6 +74,7 @@ def run(args: argparse.Namespace) -> ExitCode:
         checked = check_plan(args.plan, out=folder, nodes=count)
     if checked.faults:
         raise Refusal(checked.faults)
+    named_trackers(os.environ, run_mode=plan.run_mode)  # refuses before anything is written
     for warning in checked.document.warnings:
         print(f"warning: {args.plan} {warning}", file=sys.stderr)
     os.environ[JSON_VARIABLE] = "1" if args.json else ""
@@ -131,7 +133,7 @@ def _launch(
         "run_manifest_sha256": prepared.run_manifest_sha256,
         "launch_id": launch_id,
         "resume_checkpoint": prepared.checkpoint,
-        "report_to": [name for name in os.environ.get("EXPLICIT_REPORT_TO", "").split(",") if name],
+        "report_to": named_trackers(os.environ, run_mode=plan.run_mode),
         "stop_at_step": SMOKE_STOP_STEP if stops else None,
         "audit": audit,
     }
