@@ -12,6 +12,8 @@ import socket
 import time
 from contextlib import suppress
 from datetime import timedelta
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined] # not in torch's list of exports
@@ -28,6 +30,7 @@ __all__ = ["Meeting"]
 POLL_SECONDS = 0.2
 ATTEMPT_SECONDS = 5.0
 PROBE_SECONDS = 1.0
+ANSWER_SECONDS = 30.0
 
 
 class Meeting:
@@ -92,10 +95,7 @@ class Meeting:
         Raises:
             MeetingError: If node 0 is gone.
         """
-        try:
-            return int(self._store.add(self._key(f"claim of {what}"), 1)) == 1
-        except RuntimeError as error:
-            raise _gone(error) from None
+        return int(self._ask(lambda: self._store.add(self._key(f"claim of {what}"), 1))) == 1
 
     def say(self, what: str, document: object) -> None:
         """Leave something for the other nodes.
@@ -103,10 +103,7 @@ class Meeting:
         Raises:
             MeetingError: If node 0 is gone.
         """
-        try:
-            self._store.set(self._key(what), json.dumps(document))
-        except RuntimeError as error:
-            raise _gone(error) from None
+        self._ask(lambda: self._store.set(self._key(what), json.dumps(document)))
 
     def hear(self, what: str, *, seconds: float, stopped: Callable[[], bool] | None = None) -> Any:  # noqa: ANN401 - any JSON value
         """Wait for something that another node leaves.
@@ -127,10 +124,7 @@ class Meeting:
             if time.monotonic() > end:
                 raise MeetingError(f"no {what} within {seconds:.0f} s")
             time.sleep(POLL_SECONDS)
-        try:
-            return json.loads(self._store.get(self._key(what)))
-        except RuntimeError as error:
-            raise _gone(error) from None
+        return json.loads(self._ask(lambda: self._store.get(self._key(what))))
 
     def is_there(self, what: str) -> bool:
         """Return whether a node has left something.
@@ -138,14 +132,30 @@ class Meeting:
         Raises:
             MeetingError: If node 0 is gone.
         """
+        return bool(self._ask(lambda: self._store.check([self._key(what)])))
+
+    def _ask(self, operation: Callable[[], Any]) -> Any:  # noqa: ANN401 - what the store answers
+        """Return the store's answer.
+
+        Where node 0's machine or the way to it is gone without a word, torch waits as long as the kernel sends again, a
+        quarter of an hour, and is deaf to signals meanwhile: so a thread waits for it, which is left behind.
+        """
+        answers: SimpleQueue[tuple[Any, RuntimeError | None]] = SimpleQueue()
+
+        def ask() -> None:
+            try:
+                answers.put((operation(), None))
+            except RuntimeError as error:
+                answers.put((None, error))
+
+        Thread(target=ask, daemon=True).start()
         try:
-            return bool(self._store.check([self._key(what)]))
-        except RuntimeError as error:
-            raise _gone(error) from None
+            answer, error = answers.get(timeout=ANSWER_SECONDS)
+        except Empty:
+            raise MeetingError(f"node 0 is gone (no answer from {self._where} for {ANSWER_SECONDS:.0f} s)") from None
+        if error is not None:
+            raise MeetingError(f"node 0 is gone ({str(error).splitlines()[0]})")
+        return answer
 
     def _key(self, what: str) -> str:
         return f"explicit-learning/{self._nodes.meeting}/{what}"
-
-
-def _gone(error: RuntimeError) -> MeetingError:
-    return MeetingError(f"node 0 is gone ({str(error).splitlines()[0]})")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 SECONDS = 120
+ANSWER_SECONDS = 30  # as in launch.meeting, which imports torch
 # A launcher that was asked to stop looks at it several times a second; the rest is a busy machine.
 SOON = 20
 
@@ -124,6 +125,19 @@ def test_a_signal_to_a_waiting_node_stops_all_that_wait(
     again.says("waiting for the others")
     again.process.send_signal(signal.SIGUSR1)
     assert again.code(SOON) == ExitCode.STOPPED
+
+
+def test_a_node_0_that_is_there_and_says_nothing(start: Callable[..., Started]) -> None:
+    """As after a power cut: torch would wait for a quarter of an hour, deaf to signals."""
+    nodes = [start(0), start(1)]
+    nodes[0].says("waiting for the others")
+    nodes[1].says("meeting node 0")
+    time.sleep(2)
+    nodes[0].process.send_signal(signal.SIGSTOP)
+    time.sleep(1)
+    nodes[1].process.send_signal(signal.SIGTERM)
+    assert nodes[1].code(ANSWER_SECONDS + SOON) == ExitCode.STOPPED
+    assert "node 0 is gone (no answer from 127.0.0.1" in nodes[1].said()
 
 
 def test_a_node_that_counts_otherwise(start: Callable[..., Started]) -> None:
