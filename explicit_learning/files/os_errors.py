@@ -39,6 +39,12 @@ def write_fault(error: OSError, path: Path, *, gate: str = "output", expected: s
     fix, code = OUTPUT_FIXES.get(error.errno or 0), ExitCode.OUTPUT
     if error.errno in FULL:
         fix, code = "free some space, or choose a folder on another disk (--out)", ExitCode.IO
+    elif "temporary directory" in found:  # `tempfile` has tried all it knows; no path of the user's is at fault
+        expected, fix, code = (
+            "a writable temporary folder",
+            "set TMPDIR to a writable folder with some space",
+            ExitCode.IO,
+        )
     elif fix is None:
         fix, code = "repair the file system or choose a folder on another disk (--out)", ExitCode.IO
     return Fault(gate=gate, file=str(path), found=found, expected=expected, fix=fix, exit_code=code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,16 @@ def test_whether_another_path_or_more_space_helps(number: int, code: ExitCode) -
 def test_an_error_without_a_number() -> None:
     fault = write_fault(OSError("odd"), Path("x"))
     assert (fault.found, fault.exit_code) == ("odd", ExitCode.IO)
+
+
+def test_no_temporary_folder_is_no_matter_of_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TMPDIR", "TEMP", "TMP"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "missing")])
+    with pytest.raises(FileNotFoundError) as raised:
+        tempfile.mkdtemp()
+    fault = write_fault(raised.value, tmp_path)
+    assert "TMPDIR" in fault.fix
+    assert "--out" not in fault.fix
+    assert fault.exit_code == ExitCode.IO
