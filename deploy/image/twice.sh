@@ -18,7 +18,9 @@ for name in id manifest sbom.json; do
 done
 if [ "$code" -eq 0 ]; then
     # Same ID: the names of the second are dropped, the image stays.
-    podman untag localhost/el-second:lock 2>/dev/null || true
+    # podman takes all names from an image, the first's too, unless told which.
+    mapfile -t names < <(podman image inspect --format '{{join .RepoTags "\n"}}' localhost/el-second:lock | grep /el-second:)
+    podman untag localhost/el-second:lock "${names[@]}"
     rm -rf -- "$second"
 fi
 exit "$code"
