@@ -67,7 +67,9 @@ image-verified: image-twice test-sif ## both of these, and a note of what they w
 	@deploy/image/inputs.sh >deploy/image/verified
 
 PLAN ?= plan.json
+# What the engine's image ID is a digest of; with docker's containerd store: manifest, or index.
+IMAGE_KIND ?= config
 run: ## start the image on PLAN in this folder, by its ID, which is declared to the run; with docker, or ENGINE=podman
 	@engine=$(or $(ENGINE),docker); id=$$("$$engine" image inspect --format '{{.Id}}' el:lock); \
 	exec "$$engine" run --rm --gpus all --user "$$(id -u):$$(id -g)" --ipc=host --ulimit memlock=-1 \
-	    -v "$$PWD:/work" -e "EXPLICIT_IMAGE_DIGEST=config=$$id" "$$id" "$(PLAN)"
+	    -v "$$PWD:/work" -e "EXPLICIT_IMAGE_DIGEST=$(IMAGE_KIND)=$$id" "$$id" "$(PLAN)"
