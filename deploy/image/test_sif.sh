@@ -8,10 +8,17 @@ work=$(mktemp -d /tmp/el-sif.XXXXXX)
 trap 'rm -rf -- "$work"' EXIT
 chmod 777 "$work"
 sif=$PWD/build/image/el-cpu.sif
-digest=config=$(cat build/image/el-cpu.id),manifest=$(cat build/image/el-cpu.manifest),sif=$(cat "$sif.digest")
-EXPLICIT_APPTAINER_USER=1234 deploy/image/apptainer.sh run --containall --cleanenv --no-home --net --network none \
-    --bind "$work:/out" --pwd /work --env "EXPLICIT_IMAGE_DIGEST=$digest" --env TMPDIR=/tmp \
+# Not by --env, which takes the commas for ends of variables.
+APPTAINERENV_EXPLICIT_IMAGE_DIGEST=config=$(cat build/image/el-cpu.id),manifest=$(cat build/image/el-cpu.manifest),sif=$(cat "$sif.digest")
+export APPTAINERENV_EXPLICIT_IMAGE_DIGEST APPTAINERENV_TMPDIR=/tmp EXPLICIT_APPTAINER_USER=1234
+deploy/image/apptainer.sh run --containall --cleanenv --no-home --net --network none --bind "$work:/out" --pwd /work \
     "$sif" smoke plan.json --out /out/smoke
-grep -q "$(cat "$sif.digest")" "$work/smoke/run-manifest.json"
-grep -q '"passed": true' "$work"/smoke/resume-audits/*.json
+holds() { # TEXT FILE
+    grep -qF -- "$1" "$2" || { echo "$2 does not hold $1" >&2; exit 1; }
+}
+holds "$(cat "$sif.digest")" "$work/smoke/run-manifest.json"
+holds "$(cat build/image/el-cpu.manifest)" "$work/smoke/run-manifest.json"
+for audit in "$work"/smoke/resume-audits/*.json; do
+    holds '"passed": true' "$audit"
+done
 echo "the smoke plan passed in $sif"
