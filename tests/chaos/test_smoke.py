@@ -87,7 +87,7 @@ def test_phase_one_by_run_and_phase_two_by_smoke(world: World, tmp_path: Path) -
     assert smoke(main, run).returncode == 73
 
 
-@pytest.mark.parametrize("arm", ["papo", "evi_po"])
+@pytest.mark.parametrize("arm", ["sft_certificate", "papo", "evi_po"])
 def test_both_phases_by_one_command(world: World, tmp_path: Path, arm: str) -> None:
     """For the trainers that the other tests leave out."""
     run = tmp_path / "run"
@@ -100,7 +100,12 @@ def test_both_phases_by_one_command(world: World, tmp_path: Path, arm: str) -> N
     assert {item["name"] for item in rank["components"] if item["equal"]} == COMPONENTS
     assert ("ref" in rank["loaders_called"]) == (arm == "papo")  # the recipe has a KL, and the other arm's draft none
     marker = json.loads((run / "training-complete.json").read_bytes())
-    assert marker["loss_terms"].keys() > {"policy"}
+    boundary = json.loads((run / "smoke-resume-boundary.json").read_bytes())
+    if arm == "sft_certificate":
+        assert boundary["ranks"][0]["ledger"] is None
+    else:
+        assert boundary["ranks"][0]["ledger"]["rows"] == 5 * 16
+        assert marker["loss_terms"].keys() > {"policy"}
 
 
 def test_an_interrupted_smoke_run_goes_on(world: World, tmp_path: Path) -> None:
