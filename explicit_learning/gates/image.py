@@ -94,8 +94,7 @@ def check_image(
         Faults with exit code 78; outside an image, only those of a declaration.
     """
     try:
-        image_identity(environment, image_file)
-        baked = baked_identity(image_file)
+        baked = image_identity(environment, image_file)["baked_in"]
     except Refusal as refusal:
         return list(refusal.faults)
     if baked is None:
