@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from explicit_learning.data.preflight import Asked, Tokens, check_envelope  # noqa: E402 - the checkout, installed or not
-from explicit_learning.data.prompt import TEMPLATE_OPTIONS, load_system_prompt, prompt_messages  # noqa: E402
-from explicit_learning.data.rows import ImageRef  # noqa: E402
+from explicit_learning.data.prompt import TEMPLATE_OPTIONS, load_system_prompt, prompt_messages  # noqa: E402 - same
+from explicit_learning.data.rows import ImageRef  # noqa: E402 - same
 
 MODEL = ROOT / "assets" / "tiny-vlm" / "model"
 PROMPT = ROOT / "prompts" / "common_system.txt"
@@ -66,7 +66,7 @@ def processor_seconds(rows: list[Asked], system: str) -> dict[str, float]:
 
     processor: Any = AutoProcessor.from_pretrained(str(MODEL), local_files_only=True)
     image = Image.new("RGB", (SIDE, SIDE))
-    expected = [prompt.total for prompt in Tokens.of_model(MODEL, system).prompts(rows)]  # type: ignore[union-attr]
+    expected = [prompt.total for prompt in Tokens.of_model(MODEL, system).prompts(rows)]  # type: ignore[union-attr] # a benchmark of a sound model
     seconds = {"pixels": 0.0, "sizes": 0.0}
     for row, length in zip(rows, expected, strict=True):
         start = time.perf_counter()
@@ -75,7 +75,7 @@ def processor_seconds(rows: list[Asked], system: str) -> dict[str, float]:
         rendered = time.perf_counter()
         whole = len(processor(text=[text], images=[[image]])["input_ids"][0])
         processed = time.perf_counter()
-        (tokens,) = processor._get_num_multimodal_tokens(image_sizes=[(SIDE, SIDE)])["num_image_tokens"]  # noqa: SLF001
+        (tokens,) = processor._get_num_multimodal_tokens(image_sizes=[(SIDE, SIDE)])["num_image_tokens"]  # noqa: SLF001 - the public way needs pixels
         counted = len(processor.tokenizer(text)["input_ids"]) - 1 + tokens
         seconds["pixels"] += processed - start
         seconds["sizes"] += time.perf_counter() - processed + rendered - start

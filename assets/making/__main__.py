@@ -101,5 +101,5 @@ def main(arguments: Sequence[str]) -> None:
 if __name__ == "__main__":
     if not ALLOCATOR.items() <= os.environ.items():
         # glibc and OpenMP read these when a process starts; without them most of the time goes into page faults.
-        os.execve(sys.executable, [sys.executable, "-m", "assets.making", *sys.argv[1:]], os.environ | ALLOCATOR)  # noqa: S606
+        os.execve(sys.executable, [sys.executable, "-m", "assets.making", *sys.argv[1:]], os.environ | ALLOCATOR)  # noqa: S606 - no shell
     main(sys.argv[1:])

@@ -81,7 +81,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _command(name: str) -> Command:
-    module: Command = import_module(f"explicit_learning.cli.{name}")  # type: ignore[assignment]
+    module: Command = import_module(f"explicit_learning.cli.{name}")  # type: ignore[assignment] # a module that offers what Command names
     return module
 
 

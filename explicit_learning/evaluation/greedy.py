@@ -134,7 +134,7 @@ def model_inputs(
     return dict(encoded)
 
 
-def _answered(row: SlotRow, ids: list[int], tokenizer: Any, constraint: Constraint) -> Answered:  # noqa: ANN401
+def _answered(row: SlotRow, ids: list[int], tokenizer: Any, constraint: Constraint) -> Answered:  # noqa: ANN401 - transformers'
     text = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     result = score(
         text,

@@ -167,7 +167,7 @@ class NvmlUnavailable:
 def read_inventory() -> Inventory | NvmlUnavailable:
     """Return what NVML knows, or why it knows nothing; never raises for the state of the machine."""
     try:
-        import pynvml  # type: ignore[import-untyped]
+        import pynvml  # type: ignore[import-untyped] # it ships no types
     except ImportError:
         return NvmlUnavailable(
             reason="nvidia-ml-py is not installed", fix="install the environment lock (el lock check)"
@@ -275,7 +275,7 @@ class _Reader:
         answer = self.ask(query, handle)
         return answer if isinstance(answer, str) else _named(SWITCH, answer[0])
 
-    def link(self, first: Gpu, second: Gpu, first_handle: Any, second_handle: Any) -> Link:  # noqa: ANN401
+    def link(self, first: Gpu, second: Gpu, first_handle: Any, second_handle: Any) -> Link:  # noqa: ANN401 - NVML's
         nvml = self.nvml
         path = self.ask(nvml.nvmlDeviceGetTopologyCommonAncestor, first_handle, second_handle)
         status = self.ask(nvml.nvmlDeviceGetP2PStatus, first_handle, second_handle, nvml.NVML_P2P_CAPS_INDEX_NVLINK)

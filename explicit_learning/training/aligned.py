@@ -207,7 +207,7 @@ class AlignedGRPOTrainer(DurableTrainer, GRPOTrainer):
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         """Return GRPO's own loss of a backward pass, and note whether it has a gradient: groups may prefer nothing."""
-        loss: torch.Tensor = super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
+        loss: torch.Tensor = super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call] # TRL names no types here
         if self._policy_log_probs is None:
             raise AssertionError("the policy loss has scored the sampled tokens by now")
         observe(self.loop.counters, "policy", loss, [self._policy_log_probs])

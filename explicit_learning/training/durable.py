@@ -121,7 +121,7 @@ class DurableTrainer(_Base):
         """
         args = self.args
         loader: DataLoader[Any] = DataLoader(
-            self.train_dataset,  # type: ignore[arg-type]
+            self.train_dataset,  # type: ignore[arg-type] # set by now
             batch_size=self.loader_batch_size(),
             sampler=self.row_sampler(),
             collate_fn=self.data_collator,
@@ -146,7 +146,7 @@ class DurableTrainer(_Base):
         return loss
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        norm = super()._get_grad_norm(model, grad_norm=grad_norm)  # type: ignore[no-untyped-call]
+        norm = super()._get_grad_norm(model, grad_norm=grad_norm)  # type: ignore[no-untyped-call] # accelerate names no types here
         self.loop.gradient_norm = float(norm)
         return norm
 

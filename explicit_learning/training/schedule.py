@@ -110,7 +110,7 @@ class Schedule:
         """Return the completion at an index of the run; ranks' shares of a cycle lie one behind the other."""
         position, generation = divmod(index, self.geometry.generations)
         visit, place = divmod(position, len(self.slot_ids))
-        order: tuple[str, ...] = self._order(visit)  # type: ignore[operator]
+        order: tuple[str, ...] = self._order(visit)  # type: ignore[operator] # a cached function held by an instance
         return Rollout(slot_id=order[place], visit=visit, generation=generation)
 
     def cycle(self, cycle: int, rank: int) -> list[Rollout]:

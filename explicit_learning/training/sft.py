@@ -63,7 +63,7 @@ class CertificateTrainer(DurableTrainer, SFTTrainer):
 
     def row_sampler(self) -> Sampler[int]:
         """Return the rows' own order: they come in training order, cut to whole steps."""
-        return SequentialSampler(self.train_dataset)  # type: ignore[arg-type]
+        return SequentialSampler(self.train_dataset)  # type: ignore[arg-type] # set by now
 
     def get_batch_samples(
         self, epoch_iterator: Any, num_batches: int, device: torch.device

@@ -53,8 +53,8 @@ def _pairs_of(row: Row) -> frozenset[Pair]:
 
 
 def _ordered(chain: list[Row], *, seed: int) -> list[Strike]:
-    ordered = sorted(chain, key=lambda row: POINTS.index(row[3]))  # type: ignore[arg-type]
+    ordered = sorted(chain, key=lambda row: POINTS.index(row[3]))  # type: ignore[arg-type] # rows hold factors of several types
     return [
-        Strike(point=point, way=way, delay=0.1 if point == "mid-step" else 0.0, seed=10 * seed + number)  # type: ignore[arg-type]
+        Strike(point=point, way=way, delay=0.1 if point == "mid-step" else 0.0, seed=10 * seed + number)  # type: ignore[arg-type] # same
         for number, (_, _, _, point, way) in enumerate(ordered)
     ]

@@ -265,7 +265,7 @@ PIECES = [
 
 def random_rows(seed: int, count: int) -> list[Asked]:
     draw = random.Random(seed)  # noqa: S311 - reproducible rows, no secret
-    text = lambda most: "".join(draw.choices(PIECES, k=draw.randint(1, most)))  # noqa: E731
+    text = lambda most: "".join(draw.choices(PIECES, k=draw.randint(1, most)))  # noqa: E731 - short
     rows = []
     for index in range(count):
         choices = tuple(Choice(key="ABCD"[at], text=text(4)) for at in range(draw.choice([0, 0, 2, 4])))

@@ -89,7 +89,7 @@ def test_golden_rows_survive_typing() -> None:
         ("sft-row", sft_from_json, sft_to_json),
     ):
         example = json.loads((SCHEMAS / "examples" / f"{name}.json").read_text())
-        assert back(there(example)) == example  # type: ignore[arg-type]
+        assert back(there(example)) == example  # type: ignore[arg-type] # each pair of functions fits its example
 
 
 def test_the_identity_ignores_line_order_and_white_space(tmp_path: Path) -> None:

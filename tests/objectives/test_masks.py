@@ -14,7 +14,7 @@ pytestmark = pytest.mark.objectives
 
 def squares(**keys: object) -> list[list[bool]]:
     keyed = {"seed": 3, "slot_id": "s", "visit": 0} | keys
-    generator = mask_generator(**keyed)  # type: ignore[arg-type]
+    generator = mask_generator(**keyed)  # type: ignore[arg-type] # its arguments by name
     return draw_squares(generator, height=96, width=128, side=32, probability=0.6)
 
 
@@ -31,12 +31,12 @@ def test_the_drawn_mask_never_changes() -> None:
 
 
 def test_squares_are_cut_off_at_the_border() -> None:
-    drawn = draw_squares(random.Random(0), height=64, width=96, side=40, probability=0.5)  # noqa: S311
+    drawn = draw_squares(random.Random(0), height=64, width=96, side=40, probability=0.5)  # noqa: S311 - no secret
     assert [len(row) for row in drawn] == [3, 3]
 
 
 def test_squares_are_black_with_the_planned_probability() -> None:
-    drawn = draw_squares(random.Random(1), height=3200, width=3200, side=32, probability=0.6)  # noqa: S311
+    drawn = draw_squares(random.Random(1), height=3200, width=3200, side=32, probability=0.6)  # noqa: S311 - no secret
     share = sum(map(sum, drawn)) / 10_000
     assert abs(share - 0.6) < 0.02  # four standard deviations
 

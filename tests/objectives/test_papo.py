@@ -29,7 +29,7 @@ def papo(**changes: float) -> Papo:
         "mask_probability": 0.6,
         "mask_patch_pixels": 32,
     }
-    return Papo(**{**values, **changes})  # type: ignore[arg-type]
+    return Papo(**{**values, **changes})  # type: ignore[arg-type] # fields by name
 
 
 def token_mean(loss_type: LossType, mask: torch.Tensor, *, accumulation: int = 1, ranks: int = 1) -> TokenMean:
@@ -113,7 +113,7 @@ def test_each_term_has_the_gradient_that_its_coefficient_says() -> None:
         full = torch.tensor([[-1.0]], requires_grad=True)
         masked = torch.tensor([[-2.0]], requires_grad=True)
         papo_terms(full, masked, mask, token_mean("bnpo", mask)).weighted(papo(**coefficients)).backward()
-        return tuple(0.0 if leaf.grad is None else leaf.grad.item() for leaf in (full, masked))  # type: ignore[return-value]
+        return tuple(0.0 if leaf.grad is None else leaf.grad.item() for leaf in (full, masked))  # type: ignore[return-value] # two leaves
 
     slope = 1 - math.exp(-1)
     assert gradients(gamma=0.5) == pytest.approx((-0.5 * slope, 0.0))

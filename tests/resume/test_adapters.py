@@ -45,7 +45,7 @@ def _model(*, seed: int = 0, rank: int = 2) -> PeftModel:
 
     torch.manual_seed(seed)
     base = torch.nn.ModuleDict({"a": torch.nn.Linear(6, 5), "b": torch.nn.Linear(5, 3)})
-    model: PeftModel = get_peft_model(base, LoraConfig(r=rank, target_modules=["a", "b"]))  # type: ignore[arg-type,assignment]
+    model: PeftModel = get_peft_model(base, LoraConfig(r=rank, target_modules=["a", "b"]))  # type: ignore[arg-type,assignment] # PEFT wants a model of transformers, and takes any
     with torch.no_grad():
         for part in model.parameters():
             part.normal_()
