@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from explicit_learning.data.equality import AnswerType, Choice
-    from explicit_learning.plan.model import Reward
+    from explicit_learning.plan.typed_plan import Reward
 
 __all__ = ["MALFORMED", "REWARD_VERSION", "TRUNCATED", "TRUNCATION_REJECT", "Score", "check_columns", "score"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from explicit_learning.plan.draft_data import write_digits
+from explicit_learning.freeze.draft_data import write_digits
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,10 @@ import pytest
 from explicit_learning.files.resources import ROOT
 
 HEAVY = ("torch", "transformers", "trl", "peft", "vllm", "datasets", "sklearn", "matplotlib", "numpy")
-LIGHT = ("errors", "files", "plan", "arms", "data", "lock", "gates", "accounting", "provenance", "cli")
+LIGHT = (
+    *("errors", "files", "arms", "lock", "model_files", "data", "plan", "rewards", "accounting", "rundir", "inputs"),
+    *("freeze", "gates", "completion", "experiment", "report", "cli"),
+)
 REPORT = f"import json, sys; print(json.dumps([name for name in {HEAVY} if name in sys.modules]))"
 
 IMPORT_ALL = """

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from explicit_learning.data.answers import AnswerType, Choice, ParseReason, render_answer
-from explicit_learning.plan.model import Reward
+from explicit_learning.plan.typed_plan import Reward
 from explicit_learning.rewards import Score, check_columns, score
 
 WEIGHTS = Reward(version="answer/1", answer=1.0, format=0.0, malformed=-1.0)

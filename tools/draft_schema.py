@@ -9,6 +9,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from explicit_learning.files.atomic import write_json
 from explicit_learning.files.resources import SCHEMAS
-from explicit_learning.plan.draft import draft_schema
+from explicit_learning.freeze.draft import draft_schema
 
 write_json(SCHEMAS / "draft.schema.json", draft_schema())

@@ -10,8 +10,8 @@ import hashlib
 import json
 import os
 
+from explicit_learning.inputs.code import IMAGE_FILE
 from explicit_learning.lock import CPU_LOCK, FULL_LOCK, lock_sha256, read_lock
-from explicit_learning.provenance.code import IMAGE_FILE
 
 LOCKS = {"full": FULL_LOCK, "cpu": CPU_LOCK}
 

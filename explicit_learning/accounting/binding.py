@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from explicit_learning.accounting.budget import rank_share
 
 if TYPE_CHECKING:
-    from explicit_learning.plan.model import Plan
+    from explicit_learning.plan.typed_plan import Plan
 
 __all__ = ["Binding", "Kind", "log_file"]
 

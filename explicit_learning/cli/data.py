@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from explicit_learning.cli.numbers import seed
 from explicit_learning.cli.output import add_json_argument, answer
 from explicit_learning.data.dataset import load_dataset_manifest
-from explicit_learning.plan.draft_data import write_digits
+from explicit_learning.freeze.draft_data import write_digits
 
 if TYPE_CHECKING:
     import argparse

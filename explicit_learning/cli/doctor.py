@@ -27,7 +27,7 @@ from explicit_learning.gates.shm import SHARED_MEMORY, LoaderShape, check_shm, r
 from explicit_learning.gates.visible import VisibleDevices, visible_devices
 from explicit_learning.lock import FULL_LOCK
 from explicit_learning.lock.installed import nearest_lock
-from explicit_learning.plan.model import Hardware
+from explicit_learning.plan.typed_plan import Hardware
 
 if TYPE_CHECKING:
     import argparse

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.cli.output import add_json_argument, answer
 from explicit_learning.errors import ExitCode, Fault, Refusal
-from explicit_learning.plan.freeze import SftPass, freeze, read_draft
+from explicit_learning.freeze.freezing import SftPass, freeze, read_draft
 
 if TYPE_CHECKING:
     import argparse

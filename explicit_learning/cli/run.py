@@ -10,29 +10,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from explicit_learning.cli.output import add_json_argument, answer
+from explicit_learning.completion.lifecycle import prepare_run
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.progress import say
-from explicit_learning.files.run_lock import hold_run
 from explicit_learning.gates.check import check_plan
 from explicit_learning.gates.image import image_identity
 from explicit_learning.gates.machine import measure_hardware
 from explicit_learning.gates.output import check_output
 from explicit_learning.gates.trackers import named_trackers
+from explicit_learning.inputs.code import code_identity
 from explicit_learning.launch.environment import rank_environment
-from explicit_learning.launch.nodes import Nodes, add_node_arguments, named_nodes
+from explicit_learning.launch.json_answer import JSON_VARIABLE
+from explicit_learning.launch.multi_node.nodes import Nodes, add_node_arguments, named_nodes
 from explicit_learning.launch.start import exec_into_launcher
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
-from explicit_learning.provenance.code import code_identity
-from explicit_learning.provenance.lifecycle import prepare_run
-from explicit_learning.provenance.verdict import JSON_VARIABLE
-from explicit_learning.resume.checkpoints import step_of
+from explicit_learning.rundir.checkpoints import step_of
+from explicit_learning.rundir.run_lock import hold_run
 
 if TYPE_CHECKING:
     import argparse
 
-    from explicit_learning.files.run_lock import RunLock
     from explicit_learning.gates.check import Checked
-    from explicit_learning.plan.model import Plan
+    from explicit_learning.plan.typed_plan import Plan
+    from explicit_learning.rundir.run_lock import RunLock
 
 __all__ = ["HELP", "NAME", "add_arguments", "default_run_folder", "run"]
 

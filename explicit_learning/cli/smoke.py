@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 from explicit_learning.cli.output import add_json_argument, answer
 from explicit_learning.cli.run import default_run_folder
 from explicit_learning.errors import ExitCode, Fault, Refusal
+from explicit_learning.experiment.child_command import run_child
 from explicit_learning.files.progress import say
-from explicit_learning.launch.child import run_child
-from explicit_learning.launch.nodes import add_node_arguments, node_flags
+from explicit_learning.freeze.smoke_plan import SMOKE_SUFFIX, smoke_plan, write_smoke_plan
+from explicit_learning.launch.multi_node.nodes import add_node_arguments, node_flags
 from explicit_learning.launch.signals import StopRequest, stop_signals_to
-from explicit_learning.plan.load import read_plan
+from explicit_learning.plan.reading import read_plan
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
-from explicit_learning.plan.smoke import SMOKE_SUFFIX, smoke_plan, write_smoke_plan
-from explicit_learning.resume.audit import read_audits
-from explicit_learning.resume.boundary import BOUNDARY_NAME
-from explicit_learning.resume.checkpoints import checkpoint_name, complete_checkpoints
+from explicit_learning.rundir.checkpoints import checkpoint_name, complete_checkpoints
+from explicit_learning.rundir.resume_audit import read_audits
+from explicit_learning.rundir.smoke_boundary import BOUNDARY_NAME
 
 if TYPE_CHECKING:
-    from explicit_learning.plan.freeze import SftPass
+    from explicit_learning.freeze.freezing import SftPass
 
 __all__ = ["HELP", "NAME", "add_arguments", "run"]
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from explicit_learning.data.asset_paths import Problem
-    from explicit_learning.data.collect import FaultCollector
-    from explicit_learning.data.manifest import Asset
+    from explicit_learning.data.dataset_manifest import Asset
+    from explicit_learning.errors.collector import FaultCollector
 
 __all__ = ["check_assets"]
 

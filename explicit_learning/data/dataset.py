@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.data.assets import check_assets
-from explicit_learning.data.collect import FaultCollector
+from explicit_learning.data.dataset_manifest import DatasetManifest, load_dataset_manifest
 from explicit_learning.data.group_rules import (
     check_leakage,
     check_sft_against_slots,
     check_sft_groups,
     check_slot_groups,
 )
-from explicit_learning.data.manifest import DatasetManifest, load_dataset_manifest
 from explicit_learning.data.reading import stream_sft, stream_slots
 from explicit_learning.data.references import check_references
 from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
+from explicit_learning.errors.collector import FaultCollector
 from explicit_learning.files.hashing import hash_files
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from explicit_learning.arms import Arm
+    from explicit_learning.data.dataset_manifest import RowsFile
     from explicit_learning.data.group_rules import Located
-    from explicit_learning.data.manifest import RowsFile
     from explicit_learning.data.rows import SftRow, SlotRow
 
 __all__ = [

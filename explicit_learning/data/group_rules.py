@@ -12,7 +12,7 @@ from explicit_learning.errors import found_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from explicit_learning.data.collect import FaultCollector
+    from explicit_learning.errors.collector import FaultCollector
 
 __all__ = ["Located", "check_leakage", "check_sft_against_slots", "check_sft_groups", "check_slot_groups"]
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from explicit_learning.data.answers import ABSTENTION, render_answer
-from explicit_learning.data.collect import FaultCollector
 from explicit_learning.data.image_grid import ResizeRules
 from explicit_learning.data.preflight_tokens import BATCH, IMAGE_TOKEN, VIDEO_TOKEN, ModelText
 from explicit_learning.data.prompt import prompt_messages
+from explicit_learning.errors.collector import FaultCollector
 from explicit_learning.files.progress import progress
 
 if TYPE_CHECKING:

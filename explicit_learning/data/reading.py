@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from explicit_learning.data.collect import FaultCollector
 from explicit_learning.data.group_rules import Located, check_sft_groups, check_slot_groups
-from explicit_learning.data.quick_check import quick_check
 from explicit_learning.data.row_rules import check_sft, check_slot
 from explicit_learning.data.rows import SftRow, SlotRow, sft_from_json, slot_from_json
 from explicit_learning.errors import Fault, Refusal, found_text
+from explicit_learning.errors.collector import FaultCollector
+from explicit_learning.files.compiled_schema import compiled_schema
 from explicit_learning.files.jsonl import read_rows
 from explicit_learning.files.schema import validate
 
@@ -82,7 +82,7 @@ def stream_sft(path: Path, faults: FaultCollector) -> Iterator[Located[SftRow]]:
 
 
 def _stream(path: Path, form: _Form[RowT], faults: FaultCollector) -> Iterator[Located[RowT]]:
-    fits = quick_check(form.schema)
+    fits = compiled_schema(form.schema)
     try:
         for number, value in read_rows(path, gate=faults.gate, collect=faults.add):
             where = f"{path}:{number}"

@@ -13,10 +13,10 @@ from explicit_learning.errors import found_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from explicit_learning.data.collect import FaultCollector
+    from explicit_learning.data.dataset_manifest import Asset, DatasetManifest
     from explicit_learning.data.group_rules import Located
-    from explicit_learning.data.manifest import Asset, DatasetManifest
     from explicit_learning.data.rows import ImageRef, SlotRow
+    from explicit_learning.errors.collector import FaultCollector
 
 __all__ = ["check_references"]
 

@@ -15,7 +15,8 @@ from explicit_learning.errors import Refusal
 from explicit_learning.evaluation.greedy import evaluate
 from explicit_learning.files.atomic import write_json
 from explicit_learning.files.progress import say
-from explicit_learning.plan.model import Plan, ResolvedPaths, build
+from explicit_learning.files.typed_json import from_json
+from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
 
 
 def main() -> int:
@@ -31,8 +32,8 @@ def main() -> int:
         say(f"evaluating {request['label']}")
         try:
             summary = evaluate(
-                build(Plan, request["plan"]),
-                build(ResolvedPaths, request["paths"]),
+                from_json(Plan, request["plan"]),
+                from_json(ResolvedPaths, request["paths"]),
                 adapter=Path(request["adapter"]) if request["adapter"] else None,
             )
         except Refusal as refusal:

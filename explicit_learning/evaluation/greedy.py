@@ -15,11 +15,11 @@ from explicit_learning.data.images import ImageStore
 from explicit_learning.data.prompt import load_system_prompt, prompt_messages
 from explicit_learning.data.reading import read_slot_rows
 from explicit_learning.evaluation.summary import Answered, summarise
-from explicit_learning.plan.model import Reward
+from explicit_learning.plan.typed_plan import Reward
 from explicit_learning.rewards import REWARD_VERSION, score
 from explicit_learning.training.arguments import TEMPLATE_OPTIONS
 from explicit_learning.training.constraint import Greedy, compile_constraint, constrained
-from explicit_learning.training.model import load_base, load_processor
+from explicit_learning.training.policy import load_base, load_processor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from transformers import ProcessorMixin
 
     from explicit_learning.data.rows import SlotRow
-    from explicit_learning.plan.model import Plan, ResolvedPaths
+    from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
     from explicit_learning.training.constraint import Constraint
 
 __all__ = ["answer_rows", "evaluate", "model_inputs"]

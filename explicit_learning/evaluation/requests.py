@@ -21,13 +21,13 @@ from explicit_learning.files.strict_json import load_json
 from explicit_learning.gates.check import check_inputs
 from explicit_learning.launch.environment import rank_environment
 from explicit_learning.model_files.folders import adapter_sha256
-from explicit_learning.plan.load import load_plan
-from explicit_learning.provenance.events import read_events
+from explicit_learning.plan.reading import load_plan
+from explicit_learning.rundir.events import read_events
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from explicit_learning.plan.model import Plan, ResolvedPaths
+    from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
 
 __all__ = ["EvaluationRequest", "Which", "answer_requests", "evaluation_of_run"]
 

@@ -14,8 +14,8 @@ from explicit_learning.arms import ARMS, canonical_arm
 from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
 from explicit_learning.files.schema import validate
 from explicit_learning.files.strict_json import load_json
-from explicit_learning.plan.draft import fill_defaults
-from explicit_learning.plan.freeze import read_draft
+from explicit_learning.freeze.draft import fill_defaults
+from explicit_learning.freeze.freezing import read_draft
 
 __all__ = ["OWN_FIELDS", "Experiment", "Stage", "narrow", "read_experiment"]
 

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
+from explicit_learning.experiment.child_command import run_child
 from explicit_learning.experiment.record import claim_folder
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.progress import say
+from explicit_learning.freeze.draft_data import write_digits
+from explicit_learning.freeze.freezing import SftPass, freeze
 from explicit_learning.gates.output import COMPLETION_MARKER
-from explicit_learning.launch.child import run_child
-from explicit_learning.plan.draft_data import write_digits
-from explicit_learning.plan.freeze import SftPass, freeze
-from explicit_learning.plan.load import read_plan
-from explicit_learning.provenance.manifest import read_run_manifest
+from explicit_learning.plan.reading import read_plan
+from explicit_learning.rundir.run_manifest import read_run_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,7 +6,6 @@ corrections is enough. The order is that of the reader's attention: the plan, wh
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,19 +16,20 @@ from explicit_learning.data.preflight import Tokens, asked_rows, check_envelope
 from explicit_learning.data.prompt import load_system_prompt
 from explicit_learning.errors import Fault, Refusal
 from explicit_learning.files.hashing import sha256_file
-from explicit_learning.gates.data import check_data, image_tokens_per_row, is_as_frozen
+from explicit_learning.files.typed_json import from_json
 from explicit_learning.gates.disk import check_disk, estimate_run_bytes
 from explicit_learning.gates.environment import check_environment
 from explicit_learning.gates.hardware import check_hardware
 from explicit_learning.gates.image import check_image
-from explicit_learning.gates.model import check_folder
 from explicit_learning.gates.output import check_output
 from explicit_learning.gates.shm import LoaderShape, check_shm, required_shm_bytes
+from explicit_learning.inputs.data import check_data, image_tokens_per_row, is_as_frozen
+from explicit_learning.inputs.folders import check_folder
 from explicit_learning.lock.shipped import find_lock
 from explicit_learning.model_files.headers import lora_parameter_bound, processor_bytes
-from explicit_learning.plan.draft import worst_case_tokens
-from explicit_learning.plan.load import PlanDocument, read_plan
-from explicit_learning.plan.model import (
+from explicit_learning.plan.geometry import Geometry
+from explicit_learning.plan.reading import PlanDocument, read_plan
+from explicit_learning.plan.typed_plan import (
     Data,
     Hardware,
     InitialAdapter,
@@ -38,7 +38,6 @@ from explicit_learning.plan.model import (
     Optimisation,
     Prompt,
     ResolvedPaths,
-    build,
 )
 
 if TYPE_CHECKING:
@@ -166,17 +165,17 @@ class _Gates:
         return check_image(lock_sha256, file=self.file) or check_environment(find_lock(lock_sha256, file=self.file))
 
     def _model(self) -> list[Fault]:
-        model = build(Model, self._group("model"))
+        model = from_json(Model, self._group("model"))
         return check_folder(self.base / model.path, model.snapshot_sha256, kind="model")
 
     def _adapter(self) -> list[Fault]:
         if self.document.raw["initial_adapter"] is None:
             return []
-        adapter = build(InitialAdapter, self._group("initial_adapter"))
+        adapter = from_json(InitialAdapter, self._group("initial_adapter"))
         return check_folder(self.base / adapter.path, adapter.sha256, kind="adapter")
 
     def _prompt(self) -> list[Fault]:
-        prompt = build(Prompt, self._group("prompt"))
+        prompt = from_json(Prompt, self._group("prompt"))
         path = self.base / prompt.path
         load_system_prompt(path)
         if (found := sha256_file(path)) == prompt.sha256:
@@ -186,10 +185,10 @@ class _Gates:
         return [Fault(gate="prompt", file=str(path), found=f"SHA-256 {found}", expected=expected, fix=fix)]
 
     def _data(self, *, asking_is_sound: bool) -> list[Fault]:
-        if self.document.faults and is_as_frozen(build(Data, self._group("data")), base=self.base):
+        if self.document.faults and is_as_frozen(from_json(Data, self._group("data")), base=self.base):
             return []
         arm = ARMS[self.document.raw["arm"]] if self._sound("arm") else None
-        faults, checked = check_data(build(Data, self._group("data")), arm=arm, base=self.base, file=self.file)
+        faults, checked = check_data(from_json(Data, self._group("data")), arm=arm, base=self.base, file=self.file)
         whole = not faults
         if whole and all(map(self._sound, ("hardware", "optimisation", "generation"))):
             faults += self._shm(image_tokens_per_row(checked))
@@ -212,11 +211,11 @@ class _Gates:
         )
 
     def _hardware(self) -> list[Fault]:
-        return check_hardware(build(Hardware, self._group("hardware")), file=self.file, nodes=self.nodes)
+        return check_hardware(from_json(Hardware, self._group("hardware")), file=self.file, nodes=self.nodes)
 
     def _shm(self, image_tokens: int) -> list[Fault]:
-        hardware = build(Hardware, self._group("hardware"))
-        optimisation = build(Optimisation, self._group("optimisation"))
+        hardware = from_json(Hardware, self._group("hardware"))
+        optimisation = from_json(Optimisation, self._group("optimisation"))
         generation = self._group("generation")
         shape = LoaderShape(
             ranks=-(-hardware.world_size // self.nodes),
@@ -236,11 +235,10 @@ class _Gates:
     def _disk(self) -> list[Fault]:
         if self.out is None:
             return []
-        raw, lora = self.document.raw, build(Lora, self._group("lora"))
+        raw, lora = self.document.raw, from_json(Lora, self._group("lora"))
         folder = self.base / self._group("model")["path"]
-        optimisation = build(Optimisation, self._group("optimisation"))
+        optimisation = from_json(Optimisation, self._group("optimisation"))
         objective = raw["objective"]
-        sampled = 0 if objective is None else worst_case_tokens(raw)
         longest = self._group("generation")["max_completion_tokens"]
         try:
             need = estimate_run_bytes(
@@ -250,7 +248,7 @@ class _Gates:
                 world_size=self._group("hardware")["world_size"],
                 reference_adapter=objective is not None and objective["beta"] > 0,
                 processor_bytes=processor_bytes(folder),
-                completions=math.ceil(sampled / longest),
+                completions=0 if objective is None else Geometry.of_document(raw).completions(optimisation.max_steps),
                 completion_tokens=longest,
             )
         except (OSError, ValueError):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from explicit_learning.gates.nvml import Gpu, Inventory
-    from explicit_learning.plan.model import Hardware
+    from explicit_learning.plan.typed_plan import Hardware
 
 __all__ = ["check_hardware", "check_ranks"]
 

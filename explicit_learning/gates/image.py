@@ -17,7 +17,7 @@ from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.resources import ROOT
 from explicit_learning.files.schema import validate
-from explicit_learning.provenance.code import AS_BUILT, IMAGE_FILE, read_image_file
+from explicit_learning.inputs.code import AS_BUILT, IMAGE_FILE, read_image_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

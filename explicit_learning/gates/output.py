@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from explicit_learning.errors import ExitCode, Fault
 from explicit_learning.files.atomic import TEMPORARY_PREFIX, fsync_folder, write_bytes
 from explicit_learning.files.os_errors import write_fault
-from explicit_learning.files.run_lock import LOCK_NAME
 from explicit_learning.gates.disk import existing_ancestor
+from explicit_learning.rundir.run_lock import LOCK_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

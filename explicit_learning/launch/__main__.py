@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from explicit_learning.completion.lifecycle import after_ranks
+from explicit_learning.launch.json_answer import print_answer, verdict
 from explicit_learning.launch.launcher import run_launcher
-from explicit_learning.provenance.lifecycle import after_ranks
-from explicit_learning.provenance.verdict import print_answer, verdict
 
 if TYPE_CHECKING:
     from explicit_learning.errors import ExitCode
-    from explicit_learning.launch.manifest import LaunchManifest
-    from explicit_learning.launch.outcome import RankOutcome
+    from explicit_learning.rundir.launch_manifest import LaunchManifest
+    from explicit_learning.rundir.outcome import RankOutcome
 
 
 def _finish(manifest: LaunchManifest, outcomes: tuple[RankOutcome, ...]) -> ExitCode:
@@ -22,4 +22,4 @@ def _finish(manifest: LaunchManifest, outcomes: tuple[RankOutcome, ...]) -> Exit
 
 
 if __name__ == "__main__":
-    sys.exit(run_launcher(_finish, rank_module="explicit_learning.launch.rank"))
+    sys.exit(run_launcher(_finish, rank_module="explicit_learning.training"))

@@ -33,7 +33,7 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 from explicit_learning.launch.rank import LAUNCHER_VARIABLE
 from explicit_learning.launch.settle import NodeEnd, collect
 from explicit_learning.launch.signals import STOP_SIGNALS, blocked_stop_signals
-from explicit_learning.launch.supervision import SHUTDOWN_SECONDS, stop_now
+from explicit_learning.launch.stop_policy import SHUTDOWN_SECONDS, stop_now
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 
     from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
-    from explicit_learning.launch.manifest import LaunchManifest
-    from explicit_learning.launch.nodes import Nodes
+    from explicit_learning.launch.multi_node.nodes import Nodes
     from explicit_learning.launch.signals import StopRequest
+    from explicit_learning.rundir.launch_manifest import LaunchManifest
 
 __all__ = ["launch"]
 
-RANK_MODULE = "explicit_learning.launch.rank"
+RANK_MODULE = "explicit_learning.training"
 MONITOR_SECONDS = 0.2
 LOOPBACK = "127.0.0.1"
 # All launchers have met when the rendezvous begins; and ranks end within a collective of each other.

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TextIO
 
-    from explicit_learning.launch.manifest import LaunchManifest
     from explicit_learning.launch.signals import StopRequest
+    from explicit_learning.rundir.launch_manifest import LaunchManifest
 
 __all__ = ["RankContext"]
 

@@ -21,7 +21,7 @@ from explicit_learning.files.resources import ROOT
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from explicit_learning.plan.model import Plan
+    from explicit_learning.plan.typed_plan import Plan
 
 __all__ = ["SETTINGS", "RankEnvironment", "Setting", "rank_environment", "scratch_environment"]
 

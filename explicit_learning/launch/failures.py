@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.os_errors import OUTPUT_FIXES, write_fault
-from explicit_learning.launch.outcome import RankOutcome
+from explicit_learning.rundir.outcome import RankOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,26 +17,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.errors import ExitCode, Fault, Refusal
-from explicit_learning.files.run_lock import adopt_run_lock
 from explicit_learning.launch.failures import failed
-from explicit_learning.launch.manifest import (
+from explicit_learning.launch.json_answer import print_answer, refused
+from explicit_learning.launch.multi_node.nodes import AskedToStopError, MeetingError, handed_over
+from explicit_learning.launch.settle import not_started, settle
+from explicit_learning.launch.signals import StopRequest, stop_signals_to
+from explicit_learning.launch.start import FOLDER_PREFIX, LOCK_VARIABLE
+from explicit_learning.launch.stop_policy import SHUTDOWN_SECONDS
+from explicit_learning.rundir.launch_manifest import (
     MANIFEST_VARIABLE,
     LaunchManifest,
     read_launch_document,
     read_launch_manifest,
 )
-from explicit_learning.launch.nodes import AskedToStopError, MeetingError, handed_over
-from explicit_learning.launch.outcome import RankOutcome
-from explicit_learning.launch.settle import not_started, settle
-from explicit_learning.launch.signals import StopRequest, stop_signals_to
-from explicit_learning.launch.start import FOLDER_PREFIX, LOCK_VARIABLE
-from explicit_learning.launch.supervision import SHUTDOWN_SECONDS
-from explicit_learning.provenance.verdict import print_answer, refused
+from explicit_learning.rundir.outcome import RankOutcome
+from explicit_learning.rundir.run_lock import adopt_run_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from explicit_learning.launch.nodes import Nodes
+    from explicit_learning.launch.multi_node.nodes import Nodes
 
 __all__ = ["run_launcher"]
 
@@ -66,7 +66,7 @@ def run_launcher(
         return _refuse(refusal)
     try:
         if nodes is not None and nodes.rank > 0:
-            from explicit_learning.launch.several import follow
+            from explicit_learning.launch.multi_node.leader import follow
 
             code = follow(nodes, stop=stop, say=_say, rank_module=rank_module, patience=patience)
             print_answer({"ok": True, "exit_code": 0, "faults": []} if code is ExitCode.DONE else _told(code))
@@ -118,7 +118,7 @@ def _lead(
             )
             outcomes = settle(manifest.run, [end], world_size=world_size)
         else:
-            from explicit_learning.launch.several import Lead
+            from explicit_learning.launch.multi_node.leader import Lead
 
             lead = Lead(ranks.nodes, stop=ranks.stop, say=_say)
             outcomes = lead.run(manifest, ranks.folder, rank_module=ranks.rank_module, patience=ranks.patience)

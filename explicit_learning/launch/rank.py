@@ -1,4 +1,4 @@
-"""The shell of every rank: ``python -m explicit_learning.launch.rank``.
+"""The shell of every rank: what ``python -m explicit_learning.training`` does before and after it trains.
 
 Around the training backend stands what has nothing to do with training, and must hold when training goes wrong: stop
 signals only set a flag, output goes to the rank's log, the process dies with its launcher, and whatever happens leaves
@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.launch.context import RankContext
 from explicit_learning.launch.failures import failed
-from explicit_learning.launch.manifest import MANIFEST_VARIABLE, LaunchManifest, read_launch_manifest
-from explicit_learning.launch.outcome import RankOutcome, write_outcome
 from explicit_learning.launch.signals import StopRequest, die_with_parent, stop_signals_to
+from explicit_learning.rundir.launch_manifest import MANIFEST_VARIABLE, LaunchManifest, read_launch_manifest
+from explicit_learning.rundir.outcome import RankOutcome, write_outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -153,13 +153,3 @@ def _leave_process_group() -> None:
 
         if dist.is_available() and dist.is_initialized():
             dist.destroy_process_group()
-
-
-def _train(context: RankContext) -> RankOutcome:
-    from explicit_learning.training.backend import run
-
-    return run(context)
-
-
-if __name__ == "__main__":
-    run_rank(_train)

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.launch.failures import died, is_lost_peer, silent_node
-from explicit_learning.launch.outcome import RankOutcome, outcome_path, read_outcome
 from explicit_learning.launch.rank import log_path
-from explicit_learning.resume.checkpoints import newest_complete, step_of
+from explicit_learning.rundir.checkpoints import newest_complete, step_of
+from explicit_learning.rundir.outcome import RankOutcome, outcome_path, read_outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

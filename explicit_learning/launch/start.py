@@ -22,16 +22,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.launch.environment import rank_environment, scratch_environment
-from explicit_learning.launch.manifest import write_launch_manifest
-from explicit_learning.launch.nodes import NODES_VARIABLE
+from explicit_learning.launch.multi_node.nodes import NODES_VARIABLE
 from explicit_learning.launch.signals import STOP_SIGNALS
+from explicit_learning.rundir.launch_manifest import write_launch_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from explicit_learning.files.run_lock import RunLock
-    from explicit_learning.launch.nodes import Nodes
-    from explicit_learning.plan.model import Plan
+    from explicit_learning.launch.multi_node.nodes import Nodes
+    from explicit_learning.plan.typed_plan import Plan
+    from explicit_learning.rundir.run_lock import RunLock
 
 __all__ = ["FOLDER_PREFIX", "LOCK_VARIABLE", "exec_into_launcher", "launch_environment"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from explicit_learning.arms import ARMS
 from explicit_learning.errors import Fault, found_text
-from explicit_learning.plan.draft import worst_case_tokens
+from explicit_learning.plan.geometry import Geometry
 
 __all__ = ["SMOKE_STOP_STEP", "broken_rules", "warnings"]
 
@@ -285,10 +285,9 @@ def warnings(plan: dict[str, Any]) -> list[str]:
     found = []
     budget, objective = plan["budget"]["max_completion_tokens_per_run"], plan["objective"]
     if objective is not None and budget is not None:
-        share, worst = (
-            budget // plan["hardware"]["world_size"],
-            worst_case_tokens(plan) // plan["hardware"]["world_size"],
-        )
+        geometry = Geometry.of_document(plan)
+        share = budget // geometry.ranks
+        worst = geometry.token_bound(plan["optimisation"]["max_steps"]) // geometry.ranks
         if share < worst:
             found.append(
                 f"/budget/max_completion_tokens_per_run: {share:,} tokens per rank, but the planned steps can sample "

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from explicit_learning.completion.marker import read_marker
 from explicit_learning.evaluation.requests import answer_requests, evaluation_of_run
-from explicit_learning.provenance.marker import read_marker
 from explicit_learning.report.table import evaluation_table
 
 if TYPE_CHECKING:

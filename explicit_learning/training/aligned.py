@@ -21,15 +21,15 @@ from explicit_learning.launch.failures import NonFiniteLossError
 from explicit_learning.rewards import check_columns, score
 from explicit_learning.training.collectives import gather, total
 from explicit_learning.training.constraint import AllowedMass, Sampled, constrained, uniforms
-from explicit_learning.training.durable import DurableTrainer
-from explicit_learning.training.objectives.observed import expect, observe
+from explicit_learning.training.objectives.loss_term_check import expect, observe
 from explicit_learning.training.records import Completion
+from explicit_learning.training.state.checkpointing import DurableTrainer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from explicit_learning.plan.model import Plan, Reward
+    from explicit_learning.plan.typed_plan import Plan, Reward
     from explicit_learning.training.constraint import Constraint
     from explicit_learning.training.rollouts import RolloutRows, Shown
     from explicit_learning.training.schedule import Schedule

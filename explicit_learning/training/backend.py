@@ -15,17 +15,18 @@ from typing import TYPE_CHECKING, Any
 from explicit_learning.arms import ARMS
 from explicit_learning.errors import Fault, Refusal
 from explicit_learning.files.canonical import sha256_json
-from explicit_learning.launch.outcome import RankOutcome
-from explicit_learning.provenance.facts import LossTerm, TrainingFacts
+from explicit_learning.plan.geometry import Geometry
+from explicit_learning.rundir.outcome import RankOutcome
+from explicit_learning.rundir.rank_report import LossTerm, TrainingFacts
 from explicit_learning.training.metrics import logged_rows
 
 if TYPE_CHECKING:
     from explicit_learning.accounting.frontier import RankFrontiers
     from explicit_learning.data.images import ImageStore
     from explicit_learning.launch.context import RankContext
-    from explicit_learning.training.durable import DurableTrainer
-    from explicit_learning.training.model import Policy
+    from explicit_learning.training.policy import Policy
     from explicit_learning.training.records import Records
+    from explicit_learning.training.state.checkpointing import DurableTrainer
     from explicit_learning.training.step_loop import Loop
 
 __all__ = ["run"]
@@ -42,13 +43,13 @@ def run(context: RankContext) -> RankOutcome:
     import torch
     from transformers.utils import logging
 
-    from explicit_learning.resume.adapters import adapter_tensors
-    from explicit_learning.resume.digests import live_tensors_sha256
-    from explicit_learning.training.auditing import check_resumed
     from explicit_learning.training.collectives import agree, barrier
-    from explicit_learning.training.final_adapter import write_final_adapter
     from explicit_learning.training.metrics import MetricsFile
-    from explicit_learning.training.model import ADAPTER, base_tensors, build_policy
+    from explicit_learning.training.policy import ADAPTER, base_tensors, build_policy
+    from explicit_learning.training.state.adapters import adapter_tensors
+    from explicit_learning.training.state.digests import live_tensors_sha256
+    from explicit_learning.training.state.final_adapter import write_final_adapter
+    from explicit_learning.training.state.resume_check import check_resumed
     from explicit_learning.training.step_loop import peak_memory_bytes
 
     manifest = context.manifest
@@ -111,7 +112,7 @@ def _configure(context: RankContext) -> None:
 
 
 def _step(checkpoint: str | None) -> int:
-    from explicit_learning.resume.checkpoints import step_of
+    from explicit_learning.rundir.checkpoints import step_of
 
     return (step_of(checkpoint) or 0) if checkpoint else 0
 
@@ -120,13 +121,13 @@ def _open_records(context: RankContext, checkpoint: Path | None) -> Records | No
     """Open ledger and trace at the checkpoint's frontiers; SFT arms have none."""
     from explicit_learning.training.records import Records
 
-    if ARMS[context.manifest.plan.arm].is_sft:
+    if not context.manifest.plan.samples:
         return None
     return Records.open(context, _frontiers(context, checkpoint))
 
 
 def _frontiers(context: RankContext, checkpoint: Path | None) -> RankFrontiers | None:
-    from explicit_learning.resume.checkpoints import read_mark
+    from explicit_learning.rundir.checkpoints import read_mark
 
     if checkpoint is None:
         return None
@@ -144,10 +145,10 @@ def _build_trainer(
     plan = context.manifest.plan
     loop = Loop(
         context=context,
-        cycle=plan.objective.num_iterations if plan.objective else 1,
+        cycle=Geometry.of(plan).iterations,
         budget_is_short=records.is_short if records else bool,
     )
-    build = _certificate_trainer if ARMS[plan.arm].is_sft else _aligned_trainer
+    build = _aligned_trainer if plan.samples else _certificate_trainer
     trainer = build(context, policy, loop, records)
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(StepLoop(loop, partial(trainer.restore_counters, checkpoint) if checkpoint else None))
@@ -165,7 +166,7 @@ def _certificate_trainer(context: RankContext, policy: Policy, loop: Loop, recor
     rows = sft_order(read_sft_rows(Path(manifest.paths.dataset)), arm=plan.arm, data_seed=plan.data_seed)
     counted = sft_prefix(
         loss_token_counts(policy.processor, rows, system),
-        rows_per_step=_rows_per_step(context),
+        rows_per_step=Geometry.of(plan).rows_per_cycle,
         max_loss_tokens=plan.budget.max_sft_loss_tokens,
     )
     planned = (plan.optimisation.max_steps, plan.budget.planned_sft_loss_tokens)
@@ -200,7 +201,7 @@ def _aligned_trainer(context: RankContext, policy: Policy, loop: Loop, records: 
     from explicit_learning.training.constraint import compile_constraint
     from explicit_learning.training.objectives.build import objective_trainer
     from explicit_learning.training.rollouts import RolloutRows
-    from explicit_learning.training.schedule import Geometry, Schedule
+    from explicit_learning.training.schedule import Schedule
 
     manifest = context.manifest
     plan = manifest.plan
@@ -248,33 +249,26 @@ def _aligned_trainer(context: RankContext, policy: Policy, loop: Loop, records: 
     )
 
 
-def _rows_per_step(context: RankContext) -> int:
-    plan = context.manifest.plan
-    rows = plan.optimisation.per_device_batch_size * plan.optimisation.gradient_accumulation_steps
-    return rows * plan.hardware.world_size
-
-
 def _facts(trainer: DurableTrainer, *, initial_digest: str, before: str) -> TrainingFacts:
     """Measure what the completion marker records and no file holds."""
-    from explicit_learning.resume.adapters import adapter_tensors
-    from explicit_learning.resume.digests import live_tensors_sha256
     from explicit_learning.training.collectives import total
-    from explicit_learning.training.model import ADAPTER, base_tensors, trainable_names
-    from explicit_learning.training.objectives.observed import observed_terms
-    from explicit_learning.training.schedule import Geometry
+    from explicit_learning.training.objectives.loss_term_check import observed_terms
+    from explicit_learning.training.policy import ADAPTER, base_tensors, trainable_names
+    from explicit_learning.training.state.adapters import adapter_tensors
+    from explicit_learning.training.state.digests import live_tensors_sha256
     from explicit_learning.training.step_loop import peak_memory_bytes
 
     loop, state, records = trainer.loop, trainer.state, trainer.records
-    plan = loop.context.manifest.plan
+    geometry = Geometry.of(loop.context.manifest.plan)
     model = trainer.accelerator.unwrap_model(trainer.model)
     counters, device = loop.counters, trainer.args.device
     tokens = completions = loss_tokens = None
-    used = state.global_step * _rows_per_step(loop.context)
+    used = state.global_step * geometry.rows_per_cycle
     if records is None:
         [loss_tokens] = total([counters.loss_tokens], device)
     else:
         tokens, completions = total([records.ledger.tokens, records.ledger.rows], device)
-        used = -(-state.global_step // loop.cycle) * Geometry.of(plan).slots_per_cycle
+        used = geometry.cycles(state.global_step) * geometry.slots_per_cycle
     finite = counters.finite_steps == state.global_step
     cross_entropy = LossTerm(present=finite, finite=finite, gradient=counters.gradient_steps > 0)
     return TrainingFacts(
@@ -317,7 +311,7 @@ def _opening_line(context: RankContext, policy: Policy, checkpoint: Path | None)
     plan = context.manifest.plan
     begin = f"resuming at {checkpoint.name}" if checkpoint else "training"
     return (
-        f"{begin}: {plan.arm}, {plan.optimisation.max_steps} steps of {_rows_per_step(context)} rows, "
+        f"{begin}: {plan.arm}, {plan.optimisation.max_steps} steps of {Geometry.of(plan).rows_per_cycle} rows, "
         f"LoRA on {len(policy.targets)} modules"
     )
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from explicit_learning.accounting.binding import Binding
-from explicit_learning.accounting.budget import cycle_token_bound
 from explicit_learning.accounting.frontier import RankFrontiers
 from explicit_learning.accounting.ledger import Ledger, LedgerEntry
 from explicit_learning.accounting.trace import Trace, TraceRow
-from explicit_learning.provenance.events import append_event
+from explicit_learning.plan.geometry import Geometry
+from explicit_learning.rundir.events import append_event
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,7 +73,7 @@ class Records:
         for aside in (ledger.set_aside, trace.set_aside):
             if aside is not None:
                 append_event(manifest.run, "set-aside", {"what": "rows beyond the checkpoint", **aside.to_json()})
-        return cls(ledger=ledger, trace=trace, bound=cycle_token_bound(manifest.plan))
+        return cls(ledger=ledger, trace=trace, bound=Geometry.of(manifest.plan).tokens_per_cycle_and_rank)
 
     def append(self, completions: Sequence[Completion], *, optimizer_step: int) -> None:
         """Record what was sampled, all of it or none.

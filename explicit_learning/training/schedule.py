@@ -17,62 +17,12 @@ from explicit_learning.data.slots import training_order
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from explicit_learning.plan.model import Plan
+    from explicit_learning.plan.geometry import Geometry
 
-__all__ = ["REUSED", "Geometry", "Rollout", "Schedule"]
+__all__ = ["REUSED", "Rollout", "Schedule"]
 
 # Row index of a loader batch whose content is not looked at: its completions were sampled earlier in the cycle.
 REUSED = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Geometry:
-    """How completions are laid out over ranks and steps.
-
-    Attributes:
-        batch: Completions per rank and backward pass.
-        accumulation: Backward passes per optimizer step.
-        ranks: Number of ranks.
-        generations: Completions per slot visit.
-        iterations: Optimizer steps per generation cycle.
-    """
-
-    batch: int
-    accumulation: int
-    ranks: int
-    generations: int
-    iterations: int
-
-    @classmethod
-    def of(cls, plan: Plan) -> Geometry:
-        """Return a plan's geometry."""
-        return cls(
-            batch=plan.optimisation.per_device_batch_size,
-            accumulation=plan.optimisation.gradient_accumulation_steps,
-            ranks=plan.hardware.world_size,
-            generations=plan.generation.num_generations,
-            iterations=plan.objective.num_iterations if plan.objective else 1,
-        )
-
-    @property
-    def rows_per_rank(self) -> int:
-        """Completions that one rank samples in one generation cycle."""
-        return self.batch * self.accumulation
-
-    @property
-    def rows_per_cycle(self) -> int:
-        """Completions that all ranks sample in one generation cycle."""
-        return self.rows_per_rank * self.ranks
-
-    @property
-    def slots_per_cycle(self) -> int:
-        """Slot visits in one generation cycle, over all ranks."""
-        return self.rows_per_cycle // self.generations
-
-    @property
-    def passes_per_cycle(self) -> int:
-        """Backward passes that use one cycle's completions, on each rank."""
-        return self.accumulation * self.iterations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +81,7 @@ class Schedule:
         are `REUSED`.
         """
         geometry = self.geometry
-        cycles = -(-self.steps // geometry.iterations)
-        for cycle in range(cycles):
+        for cycle in range(geometry.cycles(self.steps)):
             first = cycle * geometry.rows_per_cycle
             yield from range(first, first + geometry.rows_per_cycle)
             steps = min(geometry.iterations, self.steps - cycle * geometry.iterations)

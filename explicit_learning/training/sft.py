@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, Sampler, SequentialSampler
 from trl import SFTTrainer
 
 from explicit_learning.errors import Fault, Refusal
-from explicit_learning.training.durable import DurableTrainer
+from explicit_learning.training.state.checkpointing import DurableTrainer
 from explicit_learning.training.tokens import sft_example
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from transformers import TrainerCallback
 
 from explicit_learning.launch.failures import NonFiniteLossError
 from explicit_learning.training.collectives import agree
+from explicit_learning.training.counters import Counters
 from explicit_learning.training.metrics import plain_metrics
-from explicit_learning.training.progress import Counters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
     from explicit_learning.launch.context import RankContext
-    from explicit_learning.launch.outcome import Status
+    from explicit_learning.rundir.outcome import Status
     from explicit_learning.training.metrics import MetricsFile
 
 __all__ = ["Loop", "StepLoop", "peak_memory_bytes"]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from peft import LoraConfig
     from torch import nn
 
-    from explicit_learning.plan.model import Lora
+    from explicit_learning.plan.typed_plan import Lora
 
 __all__ = ["lora_config", "resolve_targets", "shortest_suffixes"]
 

@@ -14,7 +14,8 @@ from explicit_learning.arms import ARMS
 from explicit_learning.data.prompt import completion_messages, load_system_prompt, prompt_messages
 from explicit_learning.data.reading import read_sft_rows
 from explicit_learning.data.slots import training_order
-from explicit_learning.plan.freeze import SftPass
+from explicit_learning.freeze.freezing import SftPass
+from explicit_learning.plan.geometry import Geometry
 from explicit_learning.training.arguments import TEMPLATE_OPTIONS
 
 if TYPE_CHECKING:
@@ -90,12 +91,12 @@ def count_sft_pass(model: Path, prompt: str, dataset: Path, plan: dict[str, Any]
     Raises:
         Refusal: If a row is wrong.
     """
-    from explicit_learning.training.model import load_processor
+    from explicit_learning.training.policy import load_processor
 
     rows = sft_order(read_sft_rows(dataset), arm=plan["arm"], data_seed=plan["data_seed"])
     return sft_prefix(
         loss_token_counts(load_processor(model), rows, prompt),
-        rows_per_step=_rows_per_step(plan),
+        rows_per_step=Geometry.of_document(plan).rows_per_cycle,
         max_loss_tokens=plan["budget"]["max_sft_loss_tokens"],
     )
 
@@ -110,16 +111,10 @@ def count_sft_steps(plan: dict[str, Any], steps: int) -> SftPass:
     Raises:
         Refusal: If a row is wrong.
     """
-    from explicit_learning.training.model import load_processor
+    from explicit_learning.training.policy import load_processor
 
     rows = sft_order(read_sft_rows(Path(plan["data"]["dataset"]["path"])), arm=plan["arm"], data_seed=plan["data_seed"])
-    rows_per_step = _rows_per_step(plan)
+    rows_per_step = Geometry.of_document(plan).rows_per_cycle
     prompt = load_system_prompt(Path(plan["prompt"]["path"]))
     counts = loss_token_counts(load_processor(Path(plan["model"]["path"])), rows[: steps * rows_per_step], prompt)
     return sft_prefix(counts, rows_per_step=rows_per_step, max_loss_tokens=None)
-
-
-def _rows_per_step(plan: dict[str, Any]) -> int:
-    optimisation = plan["optimisation"]
-    rows: int = optimisation["per_device_batch_size"] * optimisation["gradient_accumulation_steps"]
-    return rows * int(plan["hardware"]["world_size"])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from chaos.worlds import World
+
+from tests.support.chaos.worlds import World
 
 
 @pytest.fixture(scope="session")

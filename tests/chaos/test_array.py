@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
-from chaos.array import chains, pairs
-from chaos.strikes import POINTS, is_possible
-from chaos.test_chaos import ARMS, RANKS, WORKERS
-from chaos.worlds import ARMS as KNOWN
 
 from explicit_learning.arms import ARMS as TABLE
+from tests.chaos.test_chaos import ARMS, RANKS, WORKERS
+from tests.support.chaos.array import chains, pairs
+from tests.support.chaos.strikes import POINTS, is_possible
+from tests.support.chaos.worlds import ARMS as KNOWN
 
 CHOICES = [
     (ARMS, RANKS, WORKERS),

@@ -7,14 +7,14 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import pytest
-from chaos.launching import Launch
 
-from explicit_learning.resume.checkpoints import complete_checkpoints, read_mark
+from explicit_learning.rundir.checkpoints import complete_checkpoints, read_mark
+from tests.support.chaos.launching import Launch
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from chaos.worlds import World
+    from tests.support.chaos.worlds import World
 
 pytestmark = pytest.mark.chaos
 

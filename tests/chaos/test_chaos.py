@@ -7,18 +7,19 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
-from chaos.array import chains
-from chaos.comparing import compare
-from chaos.launching import Launch
-from chaos.strikes import CODES, ENDS, MARKER, strike
-from chaos.worlds import may_mount, small_disk
+
+from tests.support.chaos.array import chains
+from tests.support.chaos.comparing import compare
+from tests.support.chaos.launching import Launch
+from tests.support.chaos.strikes import CODES, ENDS, MARKER, strike
+from tests.support.chaos.worlds import may_mount, small_disk
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from chaos.array import Key
-    from chaos.strikes import Strike
-    from chaos.worlds import World
+    from tests.support.chaos.array import Key
+    from tests.support.chaos.strikes import Strike
+    from tests.support.chaos.worlds import World
 
 pytestmark = pytest.mark.chaos
 

@@ -9,17 +9,17 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from chaos.comparing import compare
-from chaos.launching import Launch, wait_until_gone
-from chaos.strikes import Strike, launched_until
 
-from explicit_learning.resume.checkpoints import complete_checkpoints
+from explicit_learning.rundir.checkpoints import complete_checkpoints
+from tests.support.chaos.comparing import compare
+from tests.support.chaos.launching import Launch, wait_until_gone
+from tests.support.chaos.strikes import Strike, launched_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from chaos.worlds import World
+    from tests.support.chaos.worlds import World
 
 pytestmark = pytest.mark.chaos
 

@@ -10,20 +10,19 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from chaos.launching import Launch
 
 from explicit_learning.files.resources import ROOT
 from explicit_learning.files.schema import validate
-from explicit_learning.plan.load import load_plan
-from explicit_learning.plan.smoke import smoke_plan, write_smoke_plan
-from explicit_learning.resume.checkpoints import complete_checkpoints
+from explicit_learning.freeze.smoke_plan import smoke_plan, write_smoke_plan
+from explicit_learning.plan.reading import load_plan
+from explicit_learning.rundir.checkpoints import complete_checkpoints
+from tests.support.chaos.launching import Launch
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from chaos.worlds import World
-
-    from explicit_learning.plan.freeze import SftPass
+    from explicit_learning.freeze.freezing import SftPass
+    from tests.support.chaos.worlds import World
 
 pytestmark = pytest.mark.chaos
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from plan.golden import PLAN, plan_with
 
 from explicit_learning.cli import COMMANDS, main
 from explicit_learning.files.resources import PLANS, ROOT
 from explicit_learning.files.schema import load_schema
+from tests.support.golden_plan import PLAN, plan_with
 
 
 def write(path: Path, document: Any) -> str:

@@ -12,8 +12,8 @@ import pytest
 
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.resources import PLANS, ROOT
-from explicit_learning.files.run_lock import hold_run
-from explicit_learning.provenance.tensors import file_tensors_sha256
+from explicit_learning.model_files.tensors import file_tensors_sha256
+from explicit_learning.rundir.run_lock import hold_run
 
 if TYPE_CHECKING:
     from pathlib import Path

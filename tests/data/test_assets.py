@@ -9,11 +9,11 @@ import zlib
 from typing import TYPE_CHECKING
 
 import pytest
-from data.builders import Builder, asset_entry, brief
 from PIL import Image
 
 from explicit_learning.data.asset_paths import AssetFolder
 from explicit_learning.data.dataset import check_dataset
+from tests.support.datasets import Builder, asset_entry, brief
 
 if TYPE_CHECKING:
     from collections.abc import Callable

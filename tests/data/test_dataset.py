@@ -8,11 +8,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from data.builders import Builder, brief, image_bytes
 
 from explicit_learning.data.dataset import check_dataset, load_dataset, load_dataset_manifest
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.canonical import sha256_json
+from tests.support.datasets import Builder, brief, image_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path

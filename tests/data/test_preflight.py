@@ -10,7 +10,6 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from data.builders import Builder, brief, image_bytes
 
 from explicit_learning.arms import ARMS
 from explicit_learning.data.answers import Choice, is_representable
@@ -21,6 +20,7 @@ from explicit_learning.data.prompt import prompt_messages
 from explicit_learning.data.rows import ImageRef
 from explicit_learning.errors import Refusal
 from explicit_learning.files.resources import ASSETS, ROOT
+from tests.support.datasets import Builder, brief, image_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -156,7 +156,7 @@ def test_the_first_failing_rows_are_named_and_the_rest_counted(tokens: Tokens) -
     faults = check_envelope(rows, tokens, file="plan.json", **LIMITS)
     assert [fault.file for fault in faults[:3]] == ["rows.jsonl:slot-1", "rows.jsonl:slot-2", "rows.jsonl:slot-4"]
     assert len(faults) == 101
-    assert faults[-1].found == "at least 1,900 faults more"
+    assert faults[-1].found == "at least 1,900 more faults"
 
 
 def test_rows_of_another_sft_arm_are_not_judged(good: Builder, tokens: Tokens) -> None:
@@ -281,7 +281,7 @@ def random_rows(seed: int, count: int) -> list[Asked]:
 def test_lengths_and_verdicts_are_the_per_row_processors(tokens: Tokens, seed: int) -> None:
     from PIL import Image
 
-    from explicit_learning.training.model import load_processor
+    from explicit_learning.training.policy import load_processor
 
     processor: Any = load_processor(MODEL)
     rows = random_rows(seed, 80)
@@ -316,8 +316,8 @@ def test_lengths_and_verdicts_are_the_per_row_processors(tokens: Tokens, seed: i
 
 @pytest.mark.training
 def test_answers_have_the_length_of_scored_candidates(tokens: Tokens) -> None:
-    from explicit_learning.training.model import load_processor
     from explicit_learning.training.objectives.candidates import tokenise_candidates
+    from explicit_learning.training.policy import load_processor
 
     draw = random.Random(2)  # noqa: S311 - reproducible bodies, no secret
     bodies = {"", "7", *("".join(draw.choices(PIECES, k=draw.randint(1, 6)))[:64] for _ in range(900))}
@@ -343,7 +343,7 @@ TEMPLATES = [
 @pytest.mark.parametrize("template", TEMPLATES)
 @pytest.mark.parametrize("name", ["chat_template.jinja", "chat_template.json"])
 def test_templates_render_as_transformers_renders_them(tmp_path: Path, template: str, name: str) -> None:
-    from explicit_learning.training.model import load_processor
+    from explicit_learning.training.policy import load_processor
 
     model = tmp_path / "model"
     shutil.copytree(MODEL, model, ignore=shutil.ignore_patterns("*.safetensors"))

@@ -7,11 +7,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from data.builders import Builder, brief
 
 from explicit_learning.data.reading import read_sft_rows, read_slot_rows
 from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.files.jsonl import write_rows
+from tests.support.datasets import Builder, brief
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -349,4 +349,4 @@ def test_a_thousand_bad_rows_are_counted_and_a_hundred_explained(good: Builder) 
     good.slots = [bad] * 1_000
     faults = slot_faults(good)
     assert len(faults) == 101
-    assert faults[-1].found == "at least 900 faults more"
+    assert faults[-1].found == "at least 900 more faults"

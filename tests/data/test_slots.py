@@ -7,7 +7,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from data.builders import Builder
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,6 +27,7 @@ from explicit_learning.data.rows import (
 from explicit_learning.data.slots import slot_manifest_sha256, training_order
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.resources import SCHEMAS
+from tests.support.datasets import Builder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,13 +6,14 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from training.worlds import MODEL, write_plan
 
 from explicit_learning.data.digits.writer import Size, write_dataset
 from explicit_learning.data.images import ImageStore
 from explicit_learning.data.reading import read_slot_rows
 from explicit_learning.files.resources import PROMPTS
-from explicit_learning.plan.model import Plan, build
+from explicit_learning.files.typed_json import from_json
+from explicit_learning.plan.typed_plan import Plan
+from tests.support.training_runs import MODEL, write_plan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,12 +34,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def plan(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Plan:
     path = write_plan(tmp_path_factory.mktemp("plans") / "plan.json", "sft_certificate", data)
-    return build(Plan, json.loads(path.read_text()))
+    return from_json(Plan, json.loads(path.read_text()))
 
 
 def test_answers_do_not_depend_on_how_rows_are_batched(plan: Plan, data: Path) -> None:
     from explicit_learning.evaluation.greedy import answer_rows
-    from explicit_learning.training.model import load_base, load_processor
+    from explicit_learning.training.policy import load_base, load_processor
 
     rows = read_slot_rows(data / "evaluation.jsonl", split="evaluation")
     model, processor = load_base(MODEL, plan.model).eval(), load_processor(MODEL)
@@ -63,7 +64,7 @@ def test_prompts_are_those_of_training(plan: Plan, data: Path) -> None:
 
     from explicit_learning.data.prompt import prompt_messages
     from explicit_learning.evaluation.greedy import model_inputs
-    from explicit_learning.training.model import load_processor
+    from explicit_learning.training.policy import load_processor
 
     processor = load_processor(MODEL)
     rows = read_slot_rows(data / "evaluation.jsonl", split="evaluation")[:3]

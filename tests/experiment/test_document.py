@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plan.golden import PLAN
 
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.experiment.document import OWN_FIELDS, narrow, read_experiment
 from explicit_learning.experiment.runner import SHARED, RunOfStage, comparison_faults, stage_folder
 from explicit_learning.files.resources import PLANS
+from tests.support.golden_plan import PLAN
 
 DEMO = PLANS / "demo" / "experiment.json"
 

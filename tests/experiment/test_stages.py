@@ -6,15 +6,15 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from plan.golden import PLAN, plan_with
-from provenance.finished import Run, plan_document
 
+from explicit_learning.completion.lifecycle import after_ranks
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.experiment.document import read_experiment
 from explicit_learning.experiment.runner import RunOfStage, freeze_stage
 from explicit_learning.files.resources import PLANS
-from explicit_learning.plan.load import FROZEN, frozen_config_sha256
-from explicit_learning.provenance.lifecycle import after_ranks
+from explicit_learning.plan.reading import FROZEN, frozen_config_sha256
+from tests.support.finished_run import Run, plan_document
+from tests.support.golden_plan import PLAN, plan_with
 
 if TYPE_CHECKING:
     from pathlib import Path

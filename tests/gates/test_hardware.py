@@ -11,7 +11,7 @@ import pytest
 from explicit_learning.errors import ExitCode
 from explicit_learning.gates.hardware import check_hardware, check_ranks
 from explicit_learning.gates.nvml import Inventory, NvmlUnavailable
-from explicit_learning.plan.model import Hardware
+from explicit_learning.plan.typed_plan import Hardware
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CHECK = """
 import json, sys
 from explicit_learning.gates.hardware import check_hardware
-from explicit_learning.plan.model import Hardware
+from explicit_learning.plan.typed_plan import Hardware
 faults = check_hardware(Hardware(**json.loads(sys.argv[1])), file="plan.json")
 assert all(fault.exit_code == 69 for fault in faults)
 print(json.dumps([fault.to_json() for fault in faults]))

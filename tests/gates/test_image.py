@@ -12,8 +12,8 @@ import pytest
 from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.files.resources import ROOT
 from explicit_learning.gates.image import DIGEST_VARIABLE, check_image, image_identity
+from explicit_learning.inputs.code import code_identity
 from explicit_learning.lock import CPU_LOCK, FULL_LOCK, lock_sha256
-from explicit_learning.provenance.code import code_identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable

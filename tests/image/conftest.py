@@ -7,9 +7,9 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from image.podman import Docker, podman_environment
 
 from explicit_learning.files.resources import ROOT
+from tests.support.podman import Docker, podman_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,10 +10,10 @@ import zipfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from image.podman import IMAGE, Docker, podman_environment
 
 from explicit_learning.lock import FULL_LOCK, lock_sha256
-from explicit_learning.plan.load import frozen_config_sha256
+from explicit_learning.plan.reading import frozen_config_sha256
+from tests.support.podman import IMAGE, Docker, podman_environment
 
 if TYPE_CHECKING:
     from pathlib import Path

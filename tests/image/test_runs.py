@@ -8,9 +8,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from image.podman import IMAGE, LOCKED_DOWN, Docker
 
 from explicit_learning.files.resources import ROOT
+from tests.support.podman import IMAGE, LOCKED_DOWN, Docker
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from launch.plans import manifest_document
 
 from explicit_learning.files.resources import ROOT
-from explicit_learning.files.run_lock import hold_run
+from explicit_learning.files.typed_json import from_json
 from explicit_learning.launch.signals import blocked_stop_signals
 from explicit_learning.launch.start import launch_environment
-from explicit_learning.plan.model import Plan, build
+from explicit_learning.plan.typed_plan import Plan
+from explicit_learning.rundir.run_lock import hold_run
+from tests.support.launches import manifest_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -83,7 +84,7 @@ def _broken_pipe() -> int:
 
 @pytest.fixture
 def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., AbstractContextManager[Launch]]:
-    """Return a function that starts a launcher whose ranks do what a case of `launch.ranks` says."""
+    """Return a function that starts a launcher whose ranks do what a case of `tests.support.rank_cases` says."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
@@ -92,12 +93,12 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., A
     def start(case: str, *, world_size: int = 2, somebody_listens: bool = True, **variables: str) -> Iterator[Launch]:
         run = tmp_path / "run"
         # Signals are held back as `exec_into_launcher` holds them back.
-        own = dict(os.environ) | {"CASE": case, "PYTHONPATH": str(ROOT / "tests")} | variables
+        own = dict(os.environ) | {"CASE": case, "PYTHONPATH": str(ROOT)} | variables
         document = manifest_document(run, world_size)
         with hold_run(run) as lock, (run / "console.txt").open("w") as console, blocked_stop_signals():
             process = subprocess.Popen(
-                [sys.executable, "-m", "launch.launcher_of_ranks"],
-                env=launch_environment(document, build(Plan, document["plan"]), own, lock=lock),
+                [sys.executable, "-m", "tests.support.launcher_of_ranks"],
+                env=launch_environment(document, from_json(Plan, document["plan"]), own, lock=lock),
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=console if somebody_listens else _broken_pipe(),

@@ -8,10 +8,10 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from launch.conftest import Launch, ends_within
 
 from explicit_learning.errors import Refusal
-from explicit_learning.files.run_lock import LOCK_NAME, hold_run
+from explicit_learning.rundir.run_lock import LOCK_NAME, hold_run
+from tests.launch.conftest import Launch, ends_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable

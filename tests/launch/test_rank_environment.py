@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from launch.plans import plan
 
 from explicit_learning.files.resources import ROOT
 from explicit_learning.launch.environment import SETTINGS, rank_environment, scratch_environment
+from tests.support.launches import plan
 
 
 def test_cpu_ranks_get_allocator_threads_and_no_gpu() -> None:

@@ -6,8 +6,8 @@ import signal
 from pathlib import Path
 
 from explicit_learning.files.atomic import write_json
-from explicit_learning.launch.outcome import RankOutcome, outcome_path, read_outcome, write_outcome
 from explicit_learning.launch.settle import NodeEnd, collect, settle
+from explicit_learning.rundir.outcome import RankOutcome, outcome_path, read_outcome, write_outcome
 
 COMPLETED = RankOutcome(status="completed", optimizer_step=9, facts={"loss": 0.5})
 LOST = RankOutcome(

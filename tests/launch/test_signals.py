@@ -11,10 +11,10 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from launch.conftest import ends_within
 
 from explicit_learning.files.resources import ROOT
 from explicit_learning.launch.signals import STOP_SIGNALS, StopRequest, blocked_stop_signals, stop_signals_to
+from tests.launch.conftest import ends_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,19 +11,19 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from launch.plans import manifest_document, plan
 
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.resources import ROOT
-from explicit_learning.files.run_lock import RunLock
-from explicit_learning.launch.manifest import read_launch_manifest
 from explicit_learning.launch.start import FOLDER_PREFIX, launch_environment
+from explicit_learning.rundir.launch_manifest import read_launch_manifest
+from explicit_learning.rundir.run_lock import RunLock
+from tests.support.launches import manifest_document, plan
 
 STARTER = """
 import json, os, sys
 from pathlib import Path
-from launch.plans import manifest_document, plan
-from explicit_learning.files.run_lock import hold_run
+from tests.support.launches import manifest_document, plan
+from explicit_learning.rundir.run_lock import hold_run
 from explicit_learning.launch.start import exec_into_launcher
 run, sys.executable = Path(sys.argv[1]), sys.argv[2]
 print(os.getpid(), flush=True)
@@ -116,7 +116,7 @@ def test_no_place_for_the_launch_manifest_is_a_refusal(tmp_path: Path, monkeypat
     assert caught.value.exit_code == ExitCode.IO
 
 
-@pytest.mark.parametrize("module", ["launch.launcher_of_ranks", "launch.ranks"])
+@pytest.mark.parametrize("module", ["tests.support.launcher_of_ranks", "tests.support.rank_cases"])
 def test_without_a_launch_manifest_nothing_starts(module: str) -> None:
     environment = dict(os.environ) | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "CASE": "complete"}
     done = subprocess.run([sys.executable, "-m", module], env=environment, capture_output=True, text=True, check=False)
@@ -130,14 +130,14 @@ def test_a_launcher_without_the_runs_lock_does_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    own = dict(os.environ) | {"PYTHONPATH": str(ROOT / "tests"), "CASE": "complete"}
+    own = dict(os.environ) | {"PYTHONPATH": str(ROOT), "CASE": "complete"}
     run = tmp_path / "run"
     run.mkdir()
     (run / ".lock").write_text("{}")
     variables = launch_environment(manifest_document(run, 1), plan(), own, lock=RunLock(descriptor=0, nonce="n"))
     if change == "removed":
         del variables["EXPLICIT_RUN_LOCK"]
-    command = [sys.executable, "-m", "launch.launcher_of_ranks"]
+    command = [sys.executable, "-m", "tests.support.launcher_of_ranks"]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     assert done.returncode == 64
     assert "the run is not locked by this process" in done.stderr

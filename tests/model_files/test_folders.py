@@ -12,7 +12,7 @@ import pytest
 from explicit_learning.errors import ExitCode
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.hashing import snapshot_sha256
-from explicit_learning.gates.model import check_folder
+from explicit_learning.inputs.folders import check_folder
 from explicit_learning.model_files.folders import (
     adapter_sha256,
     adapter_structure,

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from nodes.namespaces import Node, two_nodes
-from training.worlds import write_plan
 
 from explicit_learning.files.resources import ASSETS
-from explicit_learning.plan.draft_data import write_digits
+from explicit_learning.freeze.draft_data import write_digits
+from tests.support.namespaces import Node, two_nodes
+from tests.support.training_runs import write_plan
 
 if TYPE_CHECKING:
     import subprocess

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from plan.golden import PLAN, plan_with
 
 from explicit_learning.files.schema import load_schema, validate
 from explicit_learning.plan.rules import broken_rules, warnings
+from tests.support.golden_plan import PLAN, plan_with
 
 SFT = {
     "/arm": "sft_certificate",

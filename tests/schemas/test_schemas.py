@@ -9,7 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from explicit_learning.files.resources import SCHEMAS
-from explicit_learning.plan.draft import draft_schema
+from explicit_learning.freeze.draft import draft_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from training.worlds import MODEL
 
 from explicit_learning.data.answers import ANSWER_SCHEMA_REGEX, parse_answer
+from tests.support.training_runs import MODEL
 
 if TYPE_CHECKING:
     from explicit_learning.training.constraint import Constraint
@@ -21,15 +21,15 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def processor() -> Any:
-    from explicit_learning.training.model import load_processor
+    from explicit_learning.training.policy import load_processor
 
     return load_processor(MODEL)
 
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    from explicit_learning.plan.model import Model
-    from explicit_learning.training.model import load_base
+    from explicit_learning.plan.typed_plan import Model
+    from explicit_learning.training.policy import load_base
 
     settings = Model(
         path=str(MODEL), revision=None, snapshot_sha256="0" * 64, attn_implementation="sdpa", dtype="float32"

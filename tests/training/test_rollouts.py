@@ -39,8 +39,9 @@ def test_arm_decides_view_and_gold(digits: Path, arm: str) -> None:
 
 
 def test_rows_carry_what_the_schedule_asks_for(digits: Path) -> None:
+    from explicit_learning.plan.geometry import Geometry
     from explicit_learning.training.rollouts import RolloutRows
-    from explicit_learning.training.schedule import REUSED, Geometry, Schedule
+    from explicit_learning.training.schedule import REUSED, Schedule
 
     slots = read_slot_rows(digits / "slots.jsonl")
     schedule = Schedule(

@@ -8,7 +8,6 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from training.worlds import MODEL, Ended, launch, metrics, records, traces, write_plan
 
 from explicit_learning.arms import ARMS
 from explicit_learning.data.dataset import check_dataset
@@ -19,11 +18,13 @@ from explicit_learning.data.slots import training_order
 from explicit_learning.errors import ExitCode
 from explicit_learning.files.resources import PROMPTS
 from explicit_learning.files.schema import validate
-from explicit_learning.plan.model import Plan, build
-from explicit_learning.provenance.facts import TrainingFacts
-from explicit_learning.provenance.tensors import file_tensors_sha256
-from explicit_learning.resume.checkpoints import complete_checkpoints, read_mark, verify_checkpoint
+from explicit_learning.files.typed_json import from_json
+from explicit_learning.model_files.tensors import file_tensors_sha256
+from explicit_learning.plan.typed_plan import Plan
+from explicit_learning.rundir.checkpoints import complete_checkpoints, read_mark, verify_checkpoint
+from explicit_learning.rundir.rank_report import TrainingFacts
 from explicit_learning.training.tokens import sft_order
+from tests.support.training_runs import MODEL, Ended, launch, metrics, records, traces, write_plan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,7 +83,7 @@ def test_certificates_survive_an_interruption_bit_for_bit(certificates: Path, tm
     ended = _interrupted(plan, tmp_path / "run", at=4)
     assert records(tmp_path / "run") == records(certificates)
     facts = _facts(ended)
-    planned = build(Plan, json.loads(plan.read_text()))
+    planned = from_json(Plan, json.loads(plan.read_text()))
     assert facts.optimizer_steps == planned.optimisation.max_steps == 8
     assert facts.records == 64
     assert facts.sft_loss_tokens == planned.budget.planned_sft_loss_tokens
@@ -130,7 +131,7 @@ def test_run_records_exactly_what_the_schedule_asks_for(certificates: Path, digi
     plan_file = _rl(certificates, tmp_path / "plan.json", digits)
     run = tmp_path / "run"
     ended = launch(plan_file, run)
-    plan = build(Plan, json.loads(plan_file.read_text()))
+    plan = from_json(Plan, json.loads(plan_file.read_text()))
     rows = traces(run)
     assert [fault for row in rows for fault in validate(row, "trace-row", gate="test", file="trace")] == []
     used = [(row["slot_id"], row["visit"]) for row in rows[::4]]
@@ -163,7 +164,7 @@ def test_checkpoints_are_sealed_rotated_and_of_plain_data(certificates: Path, di
     run = tmp_path / "run"
     launch(plan_file, run)
     assert complete_checkpoints(run) == ["checkpoint-6", "checkpoint-8"]
-    plan = build(Plan, json.loads(plan_file.read_text()))
+    plan = from_json(Plan, json.loads(plan_file.read_text()))
     mark = verify_checkpoint(run / "checkpoint-6", plan, run_manifest_sha256="0" * 64)
     [frontiers] = mark.frontiers
     assert frontiers.trace.rows == frontiers.ledger.rows == 96

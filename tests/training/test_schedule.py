@@ -9,13 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from explicit_learning.data.slots import training_order
-from explicit_learning.training.schedule import REUSED, Geometry, Rollout, Schedule
+from explicit_learning.plan.geometry import Geometry
+from explicit_learning.training.schedule import REUSED, Rollout, Schedule
 
 SLOTS = tuple(f"slot-{number}" for number in range(7))
 
 
 def schedule(*, slots: tuple[str, ...] = SLOTS, steps: int = 6, data_seed: int = 1, **geometry: int) -> Schedule:
-    shape = {"batch": 4, "accumulation": 2, "ranks": 2, "generations": 4, "iterations": 1} | geometry
+    shape = {
+        "batch": 4,
+        "accumulation": 2,
+        "ranks": 2,
+        "generations": 4,
+        "iterations": 1,
+        "completion_tokens": 12,
+    } | geometry
     return Schedule(slot_ids=slots, data_seed=data_seed, geometry=Geometry(**shape), steps=steps)
 
 

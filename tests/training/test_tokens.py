@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from training.worlds import MODEL
 
 from explicit_learning.data.reading import read_sft_rows
 from explicit_learning.training.tokens import loss_token_counts, sft_order, sft_prefix
+from tests.support.training_runs import MODEL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ def _collated(rows: list[SftRow], digits: Path) -> list[list[int]]:
     from trl.trainer.sft_trainer import DataCollatorForVisionLanguageModeling
 
     from explicit_learning.data.images import ImageStore
-    from explicit_learning.training.model import load_processor
+    from explicit_learning.training.policy import load_processor
     from explicit_learning.training.sft import CertificateRows
 
     collator = DataCollatorForVisionLanguageModeling(load_processor(MODEL), max_length=None, completion_only_loss=True)
@@ -42,7 +42,7 @@ def _collated(rows: list[SftRow], digits: Path) -> list[list[int]]:
 @pytest.mark.training
 @pytest.mark.parametrize("arm", ["sft_answer", "sft_certificate"])
 def test_count_equals_the_collator_s_labels_token_for_token(digits: Path, arm: str) -> None:
-    from explicit_learning.training.model import load_processor
+    from explicit_learning.training.policy import load_processor
 
     processor = load_processor(MODEL)
     rows = sft_order(read_sft_rows(digits / f"{arm}.jsonl"), arm=arm, data_seed=4)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.data.images import ImageStore
     from explicit_learning.data.rows import SlotRow
-    from explicit_learning.launch.manifest import LaunchManifest
+    from explicit_learning.rundir.launch_manifest import LaunchManifest
 
 __all__ = ["objective_trainer"]
 

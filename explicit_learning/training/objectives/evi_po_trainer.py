@@ -24,7 +24,7 @@ from explicit_learning.training.objectives.evi_po import (
     evidence,
     group_scale,
 )
-from explicit_learning.training.objectives.observed import expect, observe
+from explicit_learning.training.objectives.loss_term_check import expect, observe
 from explicit_learning.training.objectives.scoring import ScoreRow, gold_states, score_rows, share_out
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.arms import Arm
     from explicit_learning.data.image_grid import ResizeRules
-    from explicit_learning.plan.model import EviPo
+    from explicit_learning.plan.typed_plan import EviPo
     from explicit_learning.training.objectives.evi_po import Direction
     from explicit_learning.training.objectives.groups import Group
     from explicit_learning.training.objectives.scoring import ViewEncoder

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from explicit_learning.plan.model import Papo
+    from explicit_learning.plan.typed_plan import Papo
     from explicit_learning.training.objectives.token_means import TokenMean
 
 __all__ = ["K3_LIMIT", "LOG_RATIO_LIMIT", "UPSTREAM_SHA256", "PapoTerms", "k3", "papo_terms"]

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from explicit_learning.training.aligned import AlignedGRPOTrainer
+from explicit_learning.training.objectives.loss_term_check import expect, observe
 from explicit_learning.training.objectives.masks import black_out, draw_squares, mask_generator
-from explicit_learning.training.objectives.observed import expect, observe
 from explicit_learning.training.objectives.papo import papo_terms
 from explicit_learning.training.objectives.token_means import TokenMean
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from explicit_learning.plan.model import Papo
+    from explicit_learning.plan.typed_plan import Papo
     from explicit_learning.training.objectives.masks import PixelLayout
     from explicit_learning.training.objectives.papo import PapoTerms
     from explicit_learning.training.objectives.token_means import LossType

@@ -1,0 +1,1 @@
+"""What a finished run must show, and the records that say so: recount, rules, marker, card."""

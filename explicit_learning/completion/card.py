@@ -1,0 +1,131 @@
+"""The model card in the final adapter's folder.
+
+An adapter travels without its run. Its card therefore says, in the form that model hubs read (YAML front matter, then
+Markdown), which plan, data, code and image it came from, and the command that makes it again.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from explicit_learning.arms import ARMS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from explicit_learning.plan.typed_plan import Plan
+
+__all__ = ["CARD_NAME", "model_card"]
+
+CARD_NAME = "README.md"
+LOCK_TAG_DIGITS = 12
+
+
+def model_card(
+    plan: Plan,
+    run_manifest: Mapping[str, Any],
+    *,
+    counts: Mapping[str, int | None],
+    metrics: Mapping[str, Any],
+    adapter_tensors_sha256: str,
+    running_commit: str,
+) -> str:
+    """Return the card's text.
+
+    Args:
+        plan: The plan.
+        run_manifest: The run manifest.
+        counts: The marker's counts.
+        metrics: The last logged value of each metric.
+        adapter_tensors_sha256: Tensor digest of the adapter.
+        running_commit: Git commit of the code that finished the run.
+    """
+    arm, frozen = ARMS[plan.arm], run_manifest["frozen"]
+    identities = {
+        "plan (`frozen_config_sha256`)": plan.frozen_config_sha256,
+        "plan (bytes of `plan.json`)": frozen["plan_sha256"],
+        "run manifest": run_manifest["run_manifest_sha256"],
+        "dataset manifest": plan.data.dataset_manifest.sha256,
+        "slot manifest": plan.data.slot_manifest_sha256,
+        "evaluation rows": plan.data.evaluation_manifest.sha256,
+        "system prompt": plan.prompt.sha256,
+        "base model (snapshot)": plan.model.snapshot_sha256,
+        "initial adapter": plan.initial_adapter.sha256 if plan.initial_adapter else None,
+        "this adapter's tensors": adapter_tensors_sha256,
+        "environment lock": plan.environment_lock_sha256,
+        "image": _image(frozen["image"]),
+        "code commit, frozen": plan.code_commit + (" (with changes)" if plan.code_dirty else ""),
+        "code commit, running": running_commit,
+    }
+    method = "supervised fine-tuning" if arm.is_sft else f"reinforcement learning ({arm.trainer})"
+    smoke = "\nThis is the adapter of a smoke run: it shows that the run works and is not a trained model.\n"
+    return f"""{_front_matter(plan)}
+
+# {plan.run_id}
+
+A LoRA adapter (rank {plan.lora.rank}, alpha {plan.lora.alpha:g}) for `{_base_name(plan)}`, made by {method}, arm
+`{plan.arm}`, seed {plan.seed}, data seed {plan.data_seed}.
+{smoke if plan.run_mode == "smoke" else ""}
+## Make it again
+
+`plan.json` lies in the run directory that this adapter comes from. With the files that it names beside it, in a
+checkout of commit `{running_commit}`:
+
+    python entrypoint.py plan.json
+
+or in the image that was built from the same lock:
+
+    {_docker(plan)}
+
+## Identities
+
+{_table(("what", "SHA-256 or commit"), {name: f"`{value}`" if value else "none" for name, value in identities.items()})}
+
+## Counts
+
+{_table(("what", "count"), {name: f"{value:,}" for name, value in counts.items() if value is not None})}
+
+## Last logged metrics
+
+{_table(("metric", "value"), {name: f"{value:g}" for name, value in metrics.items() if _is_number(value)})}
+"""
+
+
+def _front_matter(plan: Plan) -> str:
+    """Return the YAML block. JSON strings are YAML strings, whatever characters a path has."""
+    tags = ["lora", "explicit-learning", plan.arm]
+    lines = [
+        f"base_model: {json.dumps(_base_name(plan))}",
+        "library_name: peft",
+        "pipeline_tag: image-text-to-text",
+        "tags:",
+        *(f"- {json.dumps(tag)}" for tag in tags),
+    ]
+    return "\n".join(["---", *lines, "---"])
+
+
+def _base_name(plan: Plan) -> str:
+    """Return the last two parts of the model's path: hubs name a model ``OWNER/NAME``, and mirrors keep that layout."""
+    parts = [part for part in plan.model.path.split("/") if part not in {"", ".", ".."}]
+    return "/".join(parts[-2:])
+
+
+def _image(image: Mapping[str, Any]) -> str | None:
+    known = [(kind, digest) for kind, digest in image["digests"].items() if digest["value"]]
+    return ", ".join(f"{kind} {digest['value']} ({digest['known_by']})" for kind, digest in known) or None
+
+
+def _docker(plan: Plan) -> str:
+    gpus = "--gpus all " if plan.hardware.accelerator == "cuda" else ""
+    tag = plan.environment_lock_sha256[:LOCK_TAG_DIGITS]
+    return f'docker run --rm {gpus}-v "$PWD:/work" el:lock-{tag} plan.json'
+
+
+def _table(head: tuple[str, str], rows: Mapping[str, str]) -> str:
+    lines = [f"| {head[0]} | {head[1]} |", "| --- | --- |"]
+    return "\n".join([*lines, *(f"| {name} | {value} |" for name, value in rows.items())])
+
+
+def _is_number(value: Any) -> bool:  # noqa: ANN401 - any JSON value
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,0 +1,182 @@
+"""What a rank's ledger and trace say, read from the raw files.
+
+The completion rules, the marker and every later verification count from these files and not from what a process
+remembered. They are read side by side and once: a long run's traces do not fit into memory, and nothing here needs
+more than a few numbers a group.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from explicit_learning.accounting.binding import Binding, Kind, log_file
+from explicit_learning.accounting.frontier import Frontier, RankFrontiers
+from explicit_learning.accounting.ledger import Seen
+from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
+from explicit_learning.files.jsonl import read_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from explicit_learning.plan.typed_plan import Plan
+
+__all__ = ["RankTally", "tally_rank"]
+
+GATE = "completion"
+CHUNK = 1 << 20
+FIX = "the run cannot be called complete: report this as a defect, with the run directory"
+IDENTITY = ("run_id", "slot_id", "visit", "generation", "token_count")
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTally:
+    """One rank's accounting, counted.
+
+    Attributes:
+        rank: The rank.
+        ceiling: Tokens that it was allowed to sample.
+        rows: Ledger entries.
+        trace_rows: Trace rows.
+        tokens: Sum of the ledger's token counts.
+        groups: For each (slot, visit) the generation indices in the ledger, as a bit set.
+        malformed: Trace rows that are not valid.
+        truncated: Trace rows without a terminal token.
+        zero_variance_groups: Groups whose terminated completions all have one reward, or that have none.
+        frontiers: The ends of both files.
+        faults: What is wrong with the files themselves: the first of each kind.
+    """
+
+    rank: int
+    ceiling: int
+    rows: int
+    trace_rows: int
+    tokens: int
+    groups: dict[tuple[str, int], int]
+    malformed: int
+    truncated: int
+    zero_variance_groups: int
+    frontiers: RankFrontiers
+    faults: tuple[Fault, ...]
+
+
+class _Counter:
+    """The running numbers of `tally_rank`."""
+
+    def __init__(self) -> None:
+        self.rows = self.trace_rows = self.tokens = self.trace_tokens = self.malformed = self.truncated = 0
+        self.seen = Seen()
+        self.rewards: dict[tuple[str, int], set[float]] = {}
+        self.faults: dict[str, Fault] = {}
+
+    def entry(self, row: Row, where: str, generations: int) -> None:
+        self.rows += 1
+        self.tokens += row["token_count"]
+        name = f"{row['slot_id']}/{row['visit']}/{row['generation']}"
+        if row["token_count"] < 1:
+            self.fault("count", where, f"{row['token_count']} tokens", "at least 1 token")
+        if not 0 <= row["generation"] < generations:
+            self.fault("generation", where, f"completion {name}", f"a generation from 0 to {generations - 1}")
+        elif not self.seen.add(row["slot_id"], row["visit"], row["generation"]):
+            self.fault("duplicate", where, f"completion {name} again", "each completion once")
+
+    def score(self, row: Row, where: str) -> None:
+        self.trace_rows += 1
+        self.trace_tokens += row["token_count"]
+        self.malformed += not row["valid"]
+        self.truncated += not row["terminated"]
+        rewards = self.rewards.setdefault((row["slot_id"], row["visit"]), set())
+        if row["terminated"]:
+            rewards.add(row["total"])
+        if row["token_count"] != len(row["completion_token_ids"]):
+            found = f"{len(row['completion_token_ids'])} token ids"
+            self.fault("ids", where, found, f"{row['token_count']}, its token count")
+
+    def fault(self, kind: str, where: str, found: str, expected: str) -> None:
+        fault = Fault(gate=GATE, file=where, found=found, expected=expected, fix=FIX, exit_code=ExitCode.INTERNAL)
+        self.faults.setdefault(kind, fault)
+
+
+def tally_rank(run: Path, plan: Plan, rank: int) -> RankTally:
+    """Count one rank's ledger and trace.
+
+    Args:
+        run: The run directory.
+        plan: The plan: both files must be bound to it.
+        rank: The rank.
+
+    Raises:
+        Refusal: If a file is missing, is no strict JSON Lines, or is bound to something else.
+        OSError: If a file cannot be read.
+    """
+    binding, counter = Binding.of(plan, rank), _Counter()
+    ledger, trace = log_file("ledger", rank), log_file("trace", rank)
+    pairs = zip_longest(_rows(run, binding, "ledger"), _rows(run, binding, "trace"))
+    for number, (entry, scored) in enumerate(pairs, start=2):
+        try:
+            if entry is not None:
+                counter.entry(entry, f"{ledger}:{number}", binding.num_generations)
+            if scored is not None:
+                counter.score(scored, f"{trace}:{number}")
+            if entry is not None and scored is not None:
+                _compare(entry, scored, f"{trace}:{number}", counter)
+        except (KeyError, TypeError) as error:
+            counter.fault("form", f"{ledger}:{number}", f"no proper {error}", "rows that fit their schemas")
+    return RankTally(
+        rank=rank,
+        ceiling=binding.rank_ceiling,
+        rows=counter.rows,
+        trace_rows=counter.trace_rows,
+        tokens=counter.tokens,
+        groups=counter.seen.groups,
+        malformed=counter.malformed,
+        truncated=counter.truncated,
+        zero_variance_groups=sum(len(rewards) <= 1 for rewards in counter.rewards.values()),
+        frontiers=RankFrontiers(
+            rank=rank,
+            ledger=_end(run, ledger, counter.rows, counter.tokens),
+            trace=_end(run, trace, counter.trace_rows, counter.trace_tokens),
+        ),
+        faults=tuple(counter.faults.values()),
+    )
+
+
+def _rows(run: Path, binding: Binding, kind: Kind) -> Iterator[Row]:
+    path = run / log_file(kind, binding.rank)
+    lines = read_rows(path, gate=GATE)
+    header, expected = next(lines, (1, {}))[1], binding.header(kind)
+    faults = [
+        Fault(
+            gate=GATE,
+            file=f"{path}:1",
+            pointer=f"/{name}",
+            found=found_text(header.get(name)),
+            expected=found_text(expected[name]),
+            fix="this file is another run's: restore the run directory from a copy",
+        )
+        for name in expected
+        if header.get(name) != expected[name]
+    ]
+    if faults:
+        raise Refusal(faults)
+    return (row for _, row in lines)
+
+
+def _compare(entry: Row, scored: Row, where: str, counter: _Counter) -> None:
+    found, expected = ({name: row[name] for name in IDENTITY} for row in (scored, entry))
+    if found != expected:
+        counter.fault("pair", where, found_text(found), f"{found_text(expected)}, as in the ledger's same line")
+
+
+def _end(run: Path, file: str, rows: int, tokens: int) -> Frontier:
+    state, offset = hashlib.sha256(), 0
+    with (run / file).open("rb", buffering=0) as stream:
+        while chunk := stream.read(CHUNK):
+            state.update(chunk)
+            offset += len(chunk)
+    return Frontier(file=file, offset=offset, rows=rows, tokens=tokens, digest=state.hexdigest())

@@ -1,0 +1,146 @@
+"""Collecting faults, each with the context in which it was found, without drowning the reader.
+
+A check knows which gate it is, which file it looks at and which exit code follows; it says so once, as a `Context`, and
+then only what is wrong. Faults are collected and raised together, because fixing ten mistakes should take one round.
+
+One wrong line in a generator makes every row wrong. All faults are counted; only the first ones are explained, because
+nobody reads forty thousand, and explaining each takes a millisecond.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from explicit_learning.errors.faults import ExitCode, Fault, Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = ["DEFAULT_LIMIT", "Context", "FaultCollector"]
+
+DEFAULT_LIMIT = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What all faults of a check have in common.
+
+    Attributes:
+        gate: Name of the check.
+        file: The file it looks at, if it is one.
+        fix: What to do about a fault that names nothing better.
+        exit_code: The exit code that its faults lead to.
+    """
+
+    gate: str
+    file: str | None = None
+    fix: str | None = None
+    exit_code: ExitCode = ExitCode.CONTRACT
+
+    def at(self, file: object) -> Context:
+        """Return the same context for another file."""
+        return replace(self, file=str(file))
+
+    def fault(
+        self,
+        *,
+        found: str,
+        expected: str,
+        fix: str | None = None,
+        pointer: str | None = None,
+        file: object = None,
+        exit_code: ExitCode | None = None,
+    ) -> Fault:
+        """Return a fault found in this context; what is given here comes before what the context says.
+
+        Raises:
+            AssertionError: If neither names a fix.
+        """
+        advice = self.fix if fix is None else fix
+        if advice is None:
+            raise AssertionError("a fault says what to do")
+        return Fault(
+            gate=self.gate,
+            file=self.file if file is None else str(file),
+            pointer=pointer,
+            found=found,
+            expected=expected,
+            fix=advice,
+            exit_code=self.exit_code if exit_code is None else exit_code,
+        )
+
+    def refusal(self, **fault: Any) -> Refusal:  # noqa: ANN401 - the arguments of `fault`
+        """Return a refusal with one fault, to be raised; it takes the arguments of `fault`."""
+        return Refusal(self.fault(**fault))
+
+
+class FaultCollector:
+    """Keeps the first faults and counts the rest."""
+
+    def __init__(self, context: Context | str, limit: int = DEFAULT_LIMIT) -> None:
+        """Begin with no faults.
+
+        Args:
+            context: What the faults of `report` have in common; a text is short for a context with that gate.
+            limit: How many faults are kept.
+        """
+        self.context = Context(gate=context) if isinstance(context, str) else context
+        self._limit = limit
+        self._faults: list[Fault] = []
+        self._more = 0
+
+    @property
+    def gate(self) -> str:
+        """Name of the check."""
+        return self.context.gate
+
+    def add(self, fault: Fault) -> None:
+        """Take one fault."""
+        if self.is_full:
+            self._more += 1
+        else:
+            self._faults.append(fault)
+
+    def extend(self, faults: Iterable[Fault]) -> None:
+        """Take several faults."""
+        for fault in faults:
+            self.add(fault)
+
+    def explain(self, explanation: Callable[[], Iterable[Fault]]) -> None:
+        """Take the faults of something known to be wrong; beyond the limit it is counted once and not explained."""
+        if self.is_full:
+            self._more += 1
+        else:
+            self.extend(explanation())
+
+    def report(self, **fault: Any) -> None:  # noqa: ANN401 - the arguments of `Context.fault`
+        """Take one fault in this collector's context; it takes the arguments of `Context.fault`."""
+        self.add(self.context.fault(**fault))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether further faults are only counted."""
+        return len(self._faults) >= self._limit
+
+    def faults(self) -> list[Fault]:
+        """Return the faults kept, and one more that says how many there were beside them."""
+        if not self._more:
+            return list(self._faults)
+        rest = Fault(
+            gate=self.gate,
+            file=None,
+            found=f"at least {self._more:,} more faults",
+            expected="none",
+            fix=f"fix the {len(self._faults)} shown first: they often have one cause",
+        )
+        return [*self._faults, rest]
+
+    def refuse_if_any(self) -> None:
+        """Raise everything that was collected, if anything was.
+
+        Raises:
+            Refusal: With all faults.
+        """
+        if faults := self.faults():
+            raise Refusal(faults)

@@ -1,0 +1,142 @@
+"""Typed documents: the one way from a JSON object to a frozen dataclass and back.
+
+A document's class mirrors its schema by name. Its schema is applied whenever it is read and whenever it is written, so
+that no file can hold, and no code can be given, what the contract does not allow.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from dataclasses import fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.files.atomic import write_json
+from explicit_learning.files.compiled_schema import compiled_schema
+from explicit_learning.files.schema import validate
+from explicit_learning.files.strict_json import MAX_BYTES, load_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+__all__ = ["DEFECT", "checked_json", "document", "field_names", "from_json", "parsed", "read_document", "to_json"]
+__all__ += ["write_document"]
+
+T = TypeVar("T")
+
+DEFECT = "report this as a defect (CONTRIBUTING.md says where): the program wrote or was about to write this document"
+_SCHEMAS: dict[type[Any], str] = {}
+_HINTS: dict[type[Any], dict[str, Any]] = {}
+
+
+def document(schema: str) -> Callable[[type[T]], type[T]]:
+    """Name the schema, ``schemas/SCHEMA.schema.json``, of a dataclass that stands for a whole file or line.
+
+    It stands above ``@dataclass``. Types in the annotations of such a class are looked up when a document is read, so
+    their imports may not be hidden behind ``TYPE_CHECKING``; ruff is told so in pyproject.toml.
+    """
+
+    def register(kind: type[T]) -> type[T]:
+        _SCHEMAS[kind] = schema
+        return kind
+
+    return register
+
+
+def read_document(path: Path, kind: type[T], *, gate: str, max_bytes: int = MAX_BYTES) -> T:
+    """Read a file, check it by the schema of its class, and return it typed.
+
+    Raises:
+        Refusal: If it is missing, unreadable, not strict JSON, or breaks its schema; with every fault.
+    """
+    return parsed(load_json(path, gate=gate, max_bytes=max_bytes), kind, gate=gate, file=str(path))
+
+
+def parsed(value: Any, kind: type[T], *, gate: str, file: str) -> T:  # noqa: ANN401 - any JSON value
+    """Check a JSON value by the schema of a document's class, and return it typed.
+
+    Raises:
+        Refusal: If it breaks its schema; with every fault.
+    """
+    name = _SCHEMAS[kind]
+    if not compiled_schema(name)(value):
+        raise Refusal(validate(value, name, gate=gate, file=file))
+    return from_json(kind, value)
+
+
+def write_document(path: Path, value: object, *, gate: str) -> None:
+    """Write a document, whole or not at all, once it has passed the schema of its class.
+
+    Raises:
+        Refusal: If it breaks its schema (exit code 70): readers would refuse it.
+        OSError: If it cannot be written.
+    """
+    write_json(path, checked_json(value, gate=gate, file=str(path)))
+
+
+def checked_json(value: object, *, gate: str, file: str) -> dict[str, Any]:
+    """Return a document as a JSON object that has passed the schema of its class.
+
+    Raises:
+        Refusal: If it breaks its schema (exit code 70).
+    """
+    name, plain = _SCHEMAS[type(value)], to_json(value)
+    if not compiled_schema(name)(plain):
+        faults = validate(plain, name, gate=gate, file=file)
+        raise Refusal(replace(fault, fix=DEFECT, exit_code=ExitCode.INTERNAL) for fault in faults)
+    result: dict[str, Any] = plain
+    return result
+
+
+def to_json(value: Any) -> Any:  # noqa: ANN401 - dataclasses and JSON values of any shape
+    """Return a dataclass as a JSON object, its fields in order: nested ones become objects, tuples become arrays."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, dict):
+        return {name: to_json(item) for name, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [to_json(item) for item in value]
+    return value
+
+
+def from_json(kind: type[T], value: dict[str, Any]) -> T:
+    """Build a dataclass from a JSON object that has passed its schema.
+
+    Nested objects become nested dataclasses, arrays become tuples; a name beginning with ``$`` is an annotation for
+    editors and is left out.
+
+    Raises:
+        TypeError: If a field is missing or unknown: the schema and the class disagree.
+    """
+    hints = _hints(kind)
+    known = {name: item for name, item in value.items() if not name.startswith("$")}
+    return kind(**{name: _convert(hints.get(name, Any), item) for name, item in known.items()})
+
+
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    if kind not in _HINTS:
+        _HINTS[kind] = typing.get_type_hints(kind)
+    return _HINTS[kind]
+
+
+def _convert(hint: Any, item: Any) -> Any:  # noqa: ANN401 - types and JSON values of any shape
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if isinstance(item, dict):
+        kind = next((option for option in options if is_dataclass(option)), None)
+        if kind is not None:
+            return from_json(typing.cast("type[Any]", kind), item)
+        values = next((typing.get_args(option)[1] for option in options if typing.get_origin(option) is dict), Any)
+        return {name: _convert(values, part) for name, part in item.items()}
+    if isinstance(item, list):
+        parts = next((typing.get_args(option) for option in options if typing.get_origin(option) is tuple), (Any,))
+        return tuple(_convert(parts[0], part) for part in item)
+    if isinstance(item, int) and not isinstance(item, bool) and int not in options and float in options:
+        return float(item)
+    return item
+
+
+def field_names(kind: type[Any]) -> list[str]:
+    """Return the names of a dataclass's fields, in order."""
+    return [field.name for field in fields(kind)]

@@ -1,0 +1,1 @@
+"""From a draft to a frozen plan: every default written out, every file hashed."""

@@ -1,0 +1,1 @@
+"""What a plan names (model, adapter, prompt, data, code), resolved and checked."""

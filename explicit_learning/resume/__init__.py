@@ -1,1 +1,0 @@
-"""Checkpoints: written whole, chosen only when complete, restored in every part."""

@@ -1,0 +1,114 @@
+"""What a rank must be able to say about a run that it finished.
+
+The launcher writes the completion marker, but it never saw a tensor. Everything it cannot read from files (ledgers,
+traces, checkpoints and the adapter are read, and believed over anything that is told) comes through this one class, so
+that a missing measurement is a refusal and not a silent null in a record that people will trust.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.files.schema import validate
+
+__all__ = ["LossTerm", "TrainingFacts"]
+
+GATE = "completion"
+DEFECT = "the trainer must fill explicit_learning.rundir.rank_report.TrainingFacts: report this as a defect"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossTerm:
+    """What was seen of one term of the loss.
+
+    Attributes:
+        present: Whether it was computed in every step that calls for it.
+        finite: Whether every value was finite.
+        gradient: Whether it had a non-zero gradient in at least one step.
+    """
+
+    present: bool
+    finite: bool
+    gradient: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingFacts:
+    """One rank's facts about a run that reached its last step; ``to_json`` goes into ``RankOutcome.facts``.
+
+    Counts are over all ranks (all-reduced) and over the whole run, launches before a resume included, unless said
+    otherwise: after a resume ``ledger.frontier()`` and the trainer's own ``log_history`` still know both.
+
+    Attributes:
+        rank: This rank.
+        world_size: Number of ranks.
+        optimizer_steps: Optimizer steps done.
+        records: Rows that the steps used: SFT rows, or prompts (slot visits).
+        sft_loss_tokens: Tokens with a loss; ``None`` in RL arms.
+        sampled_tokens: All-reduced sum of ``ledger.frontier().tokens``; ``None`` in SFT arms.
+        completions: All-reduced sum of ``ledger.frontier().rows``; ``None`` in SFT arms.
+        prompts_truncated: Prompts that lost a token to a length limit (must be 0).
+        trainable_parameters: Number of trainable parameters.
+        trainable_parameter_names_sha256: ``sha256_json(sorted(names))``.
+        initial_adapter_tensors_sha256: `tensors` digest of the adapter before the run's first step (kept over resumes),
+            under the names and dtypes in which the adapter is saved.
+        final_adapter_tensors_sha256: The same after the last step, from the live tensors: the launcher compares it
+            with the file ``final-adapter/adapter_model.safetensors``.
+        base_weights_before_sha256: `tensors` digest of the base model's weights before this launch's first step.
+        base_weights_after_sha256: The same after its last step.
+        peak_memory_bytes: Highest memory of this rank in this launch: allocated on the GPU, resident on a CPU.
+        device_seconds: Time from this launch's first step to its last.
+        unchanged_adapter_steps: Steps (from 1) with a non-zero learning rate that left the adapter unchanged.
+        zero_gradient_steps: Steps (from 1) whose gradient norm was exactly 0.
+        loss_terms: Each term of the arm's loss by name (``cross_entropy`` in SFT arms, ``policy`` in GRPO arms).
+        log_history: The trainer's log; numbers that are not finite are ``None``.
+    """
+
+    rank: int
+    world_size: int
+    optimizer_steps: int
+    records: int
+    sft_loss_tokens: int | None
+    sampled_tokens: int | None
+    completions: int | None
+    prompts_truncated: int
+    trainable_parameters: int
+    trainable_parameter_names_sha256: str
+    initial_adapter_tensors_sha256: str
+    final_adapter_tensors_sha256: str
+    base_weights_before_sha256: str
+    base_weights_after_sha256: str
+    peak_memory_bytes: int
+    device_seconds: float
+    unchanged_adapter_steps: tuple[int, ...]
+    zero_gradient_steps: tuple[int, ...]
+    loss_terms: dict[str, LossTerm]
+    log_history: tuple[dict[str, Any], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the facts in the form of ``schemas/training-facts.schema.json``."""
+        value = asdict(self)
+        for name in ("unchanged_adapter_steps", "zero_gradient_steps", "log_history"):
+            value[name] = list(value[name])
+        return value
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any], *, source: str) -> TrainingFacts:
+        """Build the facts from what a rank left.
+
+        Args:
+            value: The JSON object.
+            source: Where it came from, for faults.
+
+        Raises:
+            Refusal: If it breaks the schema, with every fault and exit code 70: the program's own ranks wrote it.
+        """
+        if faults := validate(value, "training-facts", gate=GATE, file=source):
+            raise Refusal(replace(fault, fix=DEFECT, exit_code=ExitCode.INTERNAL) for fault in faults)
+        known = dict(value)
+        for name in ("unchanged_adapter_steps", "zero_gradient_steps", "log_history"):
+            known[name] = tuple(known[name])
+        known["loss_terms"] = {name: LossTerm(**term) for name, term in known["loss_terms"].items()}
+        return cls(**known)

@@ -1,0 +1,24 @@
+"""A rank: ``python -m explicit_learning.training``, which the launcher starts on each of them.
+
+Torch is imported last: stop signals, the rank's log and its tie to the launcher are in place by then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from explicit_learning.launch.rank import run_rank
+
+if TYPE_CHECKING:
+    from explicit_learning.launch.context import RankContext
+    from explicit_learning.rundir.outcome import RankOutcome
+
+
+def _train(context: RankContext) -> RankOutcome:
+    from explicit_learning.training.backend import run
+
+    return run(context)
+
+
+if __name__ == "__main__":
+    run_rank(_train)

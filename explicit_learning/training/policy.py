@@ -1,0 +1,129 @@
+"""The model that is trained: base weights that never change, and an adapter that is exactly the planned one.
+
+Three things go wrong in this place elsewhere, silently: an adapter that was loaded for inference trains nothing; LoRA
+matrices that were drawn before the seed was set differ from run to run; and a base model that is touched (by merging,
+say) is no longer the one the run names. So the adapter is always built from the plan, after seeding; an initial
+adapter's tensors are loaded into it; what is trainable is compared with what was planned; and the base weights' digest
+is taken before and after.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from explicit_learning.errors import Fault, Refusal, found_text
+from explicit_learning.training.state.adapters import load_adapter_folder
+from explicit_learning.training.targets import lora_config, resolve_targets
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from peft import PeftModel
+    from transformers import PreTrainedModel, ProcessorMixin
+
+    from explicit_learning.plan.typed_plan import Model, Plan
+
+__all__ = ["ADAPTER", "Policy", "base_tensors", "build_policy", "load_base", "load_processor", "trainable_names"]
+
+ADAPTER = "default"
+POLICY_PREFIX = "base_model.model."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """A model with the planned adapter.
+
+    Attributes:
+        model: The base model wrapped by PEFT; only LoRA matrices are trainable.
+        processor: The model's own processor, as loaded.
+        targets: Full names, in the base model, of the modules that have an adapter.
+    """
+
+    model: PeftModel
+    processor: ProcessorMixin
+    targets: tuple[str, ...]
+
+
+def load_processor(folder: Path) -> ProcessorMixin:
+    """Load the processor from local files only."""
+    from transformers import AutoProcessor
+
+    processor: ProcessorMixin = AutoProcessor.from_pretrained(str(folder), local_files_only=True)
+    return processor
+
+
+def load_base(folder: Path, model: Model) -> PreTrainedModel:
+    """Load the base model from local files, frozen, in the plan's type and attention implementation.
+
+    ``use_cache`` is not passed: Qwen3.5's constructor rejects it.
+    """
+    import torch
+    from transformers import AutoModelForImageTextToText
+
+    base: PreTrainedModel = AutoModelForImageTextToText.from_pretrained(
+        str(folder),
+        dtype=getattr(torch, model.dtype),
+        attn_implementation=model.attn_implementation,
+        local_files_only=True,
+    )
+    base.requires_grad_(requires_grad=False)
+    return base
+
+
+def build_policy(plan: Plan, *, model: Path, initial_adapter: Path | None) -> Policy:
+    """Load the base model and put the planned adapter on it, from the plan's seed or from an initial adapter.
+
+    Args:
+        plan: The plan.
+        model: Folder of the base model.
+        initial_adapter: Folder of the adapter to start from, or ``None`` for a new one.
+
+    Raises:
+        Refusal: If the initial adapter is of another shape, or what is trainable is not what was planned.
+    """
+    from peft import get_peft_model
+    from transformers import set_seed
+
+    base = load_base(model, plan.model)
+    targets = resolve_targets(base, plan.lora)
+    # Before building: peft draws the matrices from the global generator.
+    set_seed(plan.seed)
+    config = lora_config(plan.lora, targets=targets, base=base)
+    wrapped = cast("PeftModel", get_peft_model(base, config, adapter_name=ADAPTER))
+    if initial_adapter is not None:
+        load_adapter_folder(wrapped, initial_adapter, adapter=ADAPTER, lora=plan.lora, targets=targets)
+    _check_trainable(wrapped, targets)
+    return Policy(model=wrapped, processor=load_processor(model), targets=targets)
+
+
+def trainable_names(model: PeftModel) -> list[str]:
+    """Return the sorted names of the parameters that have a gradient."""
+    return sorted(name for name, parameter in model.named_parameters() if parameter.requires_grad)
+
+
+def _check_trainable(model: PeftModel, targets: tuple[str, ...]) -> None:
+    planned = {f"{POLICY_PREFIX}{name}.lora_{matrix}.{ADAPTER}.weight" for name in targets for matrix in ("A", "B")}
+    found = set(trainable_names(model))
+    if found != planned:
+        missing, unexpected = sorted(planned - found), sorted(found - planned)
+        raise Refusal(
+            Fault(
+                gate="model",
+                pointer="/lora",
+                found=f"{len(found)} trainable parameters; not trainable: {found_text(missing)}; "
+                f"unexpected: {found_text(unexpected)}",
+                expected=f"exactly the {len(planned)} LoRA matrices of {len(targets)} planned modules",
+                fix="report this: the installed peft builds another adapter than this version was written for",
+            )
+        )
+
+
+def base_tensors(model: PeftModel) -> dict[str, Any]:
+    """Return the base model's parameters and buffers by their names in the base model, without any adapter's."""
+    tensors = {}
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if ".lora_" in name:
+            continue
+        tensors[name.removeprefix(POLICY_PREFIX).replace(".base_layer.", ".")] = tensor
+    return tensors

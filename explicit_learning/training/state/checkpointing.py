@@ -1,0 +1,310 @@
+"""What every trainer of this kit does otherwise than its library: checkpoints, their loading, and what it reports.
+
+transformers writes a checkpoint file by file into its final folder, restores only subfolders of one that holds two
+adapters, skips a missing file with a log line, and unpickles its arguments. Here a checkpoint is sealed or it is not
+one; loading restores everything or refuses; and nothing is loaded that could run code. Mixed into TRL's trainers, so
+that the step itself stays theirs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from explicit_learning.errors import ExitCode, Fault, Refusal
+from explicit_learning.launch.signals import ignore_signals_in_worker
+from explicit_learning.model_files.tensors import file_tensors_sha256
+from explicit_learning.plan.rules import SMOKE_STOP_STEP
+from explicit_learning.rundir.checkpoints import (
+    checkpoint_name,
+    rotate_checkpoints,
+    seal_checkpoint,
+    set_aside_folder,
+    write_rank_frontiers,
+)
+from explicit_learning.rundir.events import append_event
+from explicit_learning.rundir.state_digests import write_state_digests
+from explicit_learning.training.collectives import barrier
+from explicit_learning.training.policy import ADAPTER
+from explicit_learning.training.state.adapters import (
+    WEIGHTS_NAME,
+    adapter_tensors,
+    load_adapter_weights,
+    write_adapter_folder,
+)
+from explicit_learning.training.state.digests import live_tensors_sha256, state_sha256
+from explicit_learning.training.state.resume_check import REFERENCE, leave_boundary, live_components
+from explicit_learning.training.state.streams import (
+    load_counters,
+    load_random_streams,
+    load_tensors,
+    restore_random_streams,
+    save_counters,
+    save_random_streams,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch.utils.data import Sampler
+    from transformers import Trainer
+
+    from explicit_learning.plan.typed_plan import Plan
+    from explicit_learning.rundir.state_digests import Components
+    from explicit_learning.training.records import Records
+    from explicit_learning.training.step_loop import Loop
+
+    _Base = Trainer
+else:
+    _Base = object
+
+__all__ = ["OPTIMIZER_NAME", "REFERENCE", "SCHEDULER_NAME", "DurableTrainer", "protected_checkpoints"]
+
+OPTIMIZER_NAME = "optimizer.pt"
+SCHEDULER_NAME = "scheduler.pt"
+TRAINER_STATE_NAME = "trainer_state.json"
+
+
+class DurableTrainer(_Base):
+    """Mixin for TRL's trainers; it must stand before them in the list of bases.
+
+    Attributes:
+        loop: What is shared with the step loop.
+        records: The rank's ledger and trace, if the arm has any.
+        targets: Full names of the modules that have an adapter.
+        resumed: Names of the parts that were restored from a checkpoint, in order.
+        counters_as_loaded: Digest of the counters when they were taken over: fetching a batch already adds to them.
+    """
+
+    loop: Loop
+    records: Records | None
+    targets: tuple[str, ...]
+    resumed: list[str]
+    counters_as_loaded: str | None
+    _metrics: Any
+
+    def __init__(
+        self,
+        *,
+        loop: Loop,
+        records: Records | None,
+        targets: tuple[str, ...],
+        **kwargs: Any,
+    ) -> None:
+        self.loop = loop
+        self.records = records
+        self.targets = targets
+        self.resumed = []
+        self.counters_as_loaded = None
+        super().__init__(**kwargs)
+
+    def _send_telemetry(self) -> None:
+        """Tell nobody: TRL would report that a run has begun."""
+
+    # --- data -----------------------------------------------------------------------------------------------------
+
+    def loader_batch_size(self) -> int:
+        """Return how many rows one loader batch of a rank has."""
+        return int(self.args.per_device_train_batch_size)
+
+    def row_sampler(self) -> Sampler[int]:
+        """Return the order of the rows over all ranks."""
+        raise NotImplementedError
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """Return the loader: fixed order, whole batches, workers that outlive a stop signal.
+
+        The rows hold no randomness, so workers need no seeds.
+        """
+        args = self.args
+        loader: DataLoader[Any] = DataLoader(
+            self.train_dataset,  # type: ignore[arg-type] # set by now
+            batch_size=self.loader_batch_size(),
+            sampler=self.row_sampler(),
+            collate_fn=self.data_collator,
+            num_workers=args.dataloader_num_workers,
+            pin_memory=args.dataloader_pin_memory,
+            persistent_workers=args.dataloader_persistent_workers,
+            prefetch_factor=args.dataloader_prefetch_factor,
+            drop_last=True,
+            worker_init_fn=ignore_signals_in_worker,
+        )
+        prepared: DataLoader[Any] = self.accelerator.prepare(loader)
+        return prepared
+
+    # --- steps ----------------------------------------------------------------------------------------------------
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Run the library's step and note its loss; before the first one of a resumed run, check what was restored."""
+        self.loop.check_before_first_step()
+        loss: torch.Tensor = super().training_step(*args, **kwargs)
+        self.loop.loss = float(loss)
+        self.loop.losses_finite = self.loop.losses_finite and bool(torch.isfinite(loss))
+        return loss
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        norm = super()._get_grad_norm(model, grad_norm=grad_norm)  # type: ignore[no-untyped-call] # accelerate names no types here
+        self.loop.gradient_norm = float(norm)
+        return norm
+
+    # --- saving ---------------------------------------------------------------------------------------------------
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Write a checkpoint and seal it: every rank its own files, rank 0 the shared ones, then the mark."""
+        del model, trial
+        context = self.loop.context
+        manifest, step = context.manifest, self.state.global_step
+        name = checkpoint_name(step)
+        folder = manifest.run / name
+        if context.rank == 0:
+            if folder.exists():
+                stored = set_aside_folder(manifest.run, name)
+                append_event(manifest.run, "set-aside", {"what": "earlier checkpoint of this step", "stored": stored})
+            folder.mkdir()
+        barrier()
+        if context.rank == 0:
+            self._save_shared(folder)
+        components = self._save_own(folder)
+        barrier()
+        if manifest.stop_at_step == step:
+            leave_boundary(self, components, checkpoint=name)
+        if context.rank == 0:
+            if self.loop.metrics is not None:
+                self.loop.metrics.flush()
+            seal_checkpoint(folder, manifest.plan, step=step, run_manifest_sha256=manifest.run_manifest_sha256)
+            removed = rotate_checkpoints(
+                manifest.run,
+                keep=manifest.plan.optimisation.save_total_limit,
+                protected=protected_checkpoints(manifest.plan),
+            )
+            data = {"checkpoint": name, "optimizer_step": step, "removed": removed}
+            append_event(manifest.run, "checkpoint", data)
+        barrier()
+        self.loop.checkpoint = name
+
+    def _save_shared(self, folder: Path) -> None:
+        unwrapped = self.accelerator.unwrap_model(self.model)
+        base_name = Path(self.loop.context.manifest.plan.model.path).name
+        write_adapter_folder(folder, unwrapped, adapter=ADAPTER, base_name=base_name)
+        if REFERENCE in unwrapped.peft_config:
+            (folder / REFERENCE).mkdir()
+            write_adapter_folder(folder / REFERENCE, unwrapped, adapter=REFERENCE, base_name=base_name)
+        optimizer, scheduler = self.optimizer_and_scheduler()
+        torch.save(optimizer.state_dict(), folder / OPTIMIZER_NAME)
+        torch.save(scheduler.state_dict(), folder / SCHEDULER_NAME)
+        self.state.save_to_json(str(folder / TRAINER_STATE_NAME))
+
+    def _save_own(self, folder: Path) -> Components:
+        rank = self.loop.context.rank
+        save_random_streams(folder, rank)
+        save_counters(folder, rank, {"loop": self.loop.counters.to_json(), "trainer": self._pending()})
+        if self.records is not None:
+            write_rank_frontiers(folder, self.records.frontiers())
+        components = live_components(self)
+        write_state_digests(folder, rank=rank, step=self.state.global_step, components=components)
+        return components
+
+    def counted(self) -> dict[str, Any]:
+        """Return every counter that a resumed run must continue, the library's own step counters among them."""
+        steps = {"done": self.state.global_step, "backward_passes": int(getattr(self, "_step", 0))}
+        return {"loop": self.loop.counters.to_json(), "trainer": self._pending(), "steps": steps}
+
+    def _pending(self) -> dict[str, Any]:
+        """Return what the trainer has gathered since it last logged, and totals that its own state leaves out.
+
+        Metrics are written as hexadecimal floats: exact, and able to be NaN (a group without a scored completion),
+        which JSON is not.
+        """
+        return {
+            "loss_sum": float(self._tr_loss),
+            "last_logged": int(self._globalstep_last_logged),
+            "metrics": {name: [float(value).hex() for value in values] for name, values in self._gathered()},
+            "total_tokens": int(self._total_train_tokens),
+        }
+
+    def _gathered(self) -> Iterable[tuple[str, list[float]]]:
+        return ((name, values) for name, values in self._metrics["train"].items() if values)
+
+    def optimizer_and_scheduler(self) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+        """Return what training has made by the time it is asked for."""
+        if self.optimizer is None or self.lr_scheduler is None:
+            raise AssertionError("training has made its optimizer and scheduler by now")
+        return self.optimizer, self.lr_scheduler
+
+    # --- loading --------------------------------------------------------------------------------------------------
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """Restore the policy, and the reference where there is one, into the unwrapped model."""
+        del model
+        folder = Path(resume_from_checkpoint)
+        unwrapped = self.accelerator.unwrap_model(self.model)
+        rank = self.loop.context.manifest.plan.lora.rank
+        for adapter, source in ((ADAPTER, folder), (REFERENCE, folder / REFERENCE)):
+            if adapter in unwrapped.peft_config:
+                load_adapter_weights(unwrapped, source, adapter=adapter, targets=self.targets, rank=rank)
+                self._prove(unwrapped, adapter, source)
+                self.resumed.append(adapter)
+
+    def _prove(self, model: Any, adapter: str, folder: Path) -> None:
+        """Compare the live adapter with the file it was restored from.
+
+        Raises:
+            Refusal: If they differ: a loader that restores nothing says nothing.
+        """
+        live = live_tensors_sha256(adapter_tensors(model, adapter))
+        stored = file_tensors_sha256(folder / WEIGHTS_NAME)
+        if live != stored:
+            raise Refusal(
+                Fault(
+                    gate="checkpoint",
+                    file=str(folder / WEIGHTS_NAME),
+                    found=f"adapter {adapter!r} has digest {live} after loading",
+                    expected=stored,
+                    fix="report this: the installed peft does not restore adapters",
+                    exit_code=ExitCode.INTERNAL,
+                )
+            )
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Restore optimizer and scheduler, or refuse."""
+        if checkpoint is None:
+            return
+        folder = Path(checkpoint)
+        optimizer, scheduler = self.optimizer_and_scheduler()
+        optimizer.load_state_dict(load_tensors(folder / OPTIMIZER_NAME))
+        scheduler.load_state_dict(load_tensors(folder / SCHEDULER_NAME))
+        self.resumed += ["optimizer", "scheduler"]
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """Restore this rank's random streams, and with them what the trainer had gathered but not logged.
+
+        The library calls this after the first batch of the resumed run was fetched, so that fetching changes nothing.
+        """
+        if checkpoint is not None:
+            self.restore_streams(checkpoint)
+
+    def restore_streams(self, checkpoint: str) -> None:
+        """Put this rank's random streams back."""
+        restore_random_streams(load_random_streams(Path(checkpoint), self.loop.context.rank))
+        self.resumed.append("random_streams")
+
+    def restore_counters(self, folder: Path) -> None:
+        """Take over a checkpoint's counters; called once training has set its own to zero."""
+        counters = load_counters(folder, self.loop.context.rank)
+        self.loop.counters.restore(counters["loop"])
+        pending = counters["trainer"]
+        self._tr_loss += pending["loss_sum"]
+        self._globalstep_last_logged = pending["last_logged"]
+        metrics = {name: list(map(float.fromhex, values)) for name, values in pending["metrics"].items()}
+        self._metrics["train"].update(metrics)
+        self._total_train_tokens = pending["total_tokens"]
+        self.counters_as_loaded = state_sha256(self.counted())
+        self.resumed.append("counters")
+
+
+def protected_checkpoints(plan: Plan) -> tuple[str, ...]:
+    """Return the checkpoints that rotation leaves alone: a smoke run's boundary must stay for the audit."""
+    return (checkpoint_name(SMOKE_STOP_STEP),) if plan.run_mode == "smoke" else ()

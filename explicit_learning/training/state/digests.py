@@ -1,0 +1,78 @@
+"""Digests of live state: of named tensors, equal to those of the files they are saved in, and of whatever nests them.
+
+What counts is the state and nothing else: not the device it lies on, not the memory layout, not the order in which a
+dictionary was filled. Type, shape and container kind do count, because a float32 moment that came back as float64, or a
+step counter that came back as a plain number, continues differently.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from explicit_learning.files.canonical import canonical_bytes, sha256_json
+from explicit_learning.model_files.tensors import digest_tensor, tensors_sha256
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from explicit_learning.model_files.tensors import TensorDigest
+
+__all__ = ["live_digest", "live_tensors_sha256", "state_sha256"]
+
+# safetensors' names of torch's types.
+_NAMES = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.int32: "I32",
+    torch.int64: "I64",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float32: "F32",
+    torch.float64: "F64",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.complex64: "C64",
+}
+
+
+def live_digest(tensor: torch.Tensor) -> TensorDigest:
+    """Digest one tensor, wherever it lies."""
+    plain = tensor.detach().to("cpu").contiguous()
+    return digest_tensor(_NAMES[plain.dtype], tuple(plain.shape), plain.reshape(-1).view(torch.uint8).numpy().data)
+
+
+def live_tensors_sha256(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Return the digest of named tensors, as `provenance.tensors` defines it for files."""
+    return tensors_sha256({name: live_digest(tensor) for name, tensor in tensors.items()})
+
+
+def state_sha256(state: Any) -> str:
+    """Return the digest of nested containers of tensors, numbers, texts and ``None``.
+
+    Raises:
+        TypeError: If something else is in it: a digest that left it out would call unequal states equal.
+    """
+    return sha256_json(_described(state))
+
+
+def _described(value: Any) -> Any:
+    """Return a JSON value that is equal for equal states only: every value is under the name of its kind."""
+    if isinstance(value, torch.Tensor):
+        digest = live_digest(value)
+        return {"tensor": [digest.dtype, list(digest.shape), digest.sha256]}
+    if isinstance(value, dict):
+        items = [[_described(key), _described(item)] for key, item in value.items()]
+        return {"dict": sorted(items, key=lambda item: canonical_bytes(item[0]))}
+    if isinstance(value, list | tuple):
+        return {"tuple" if isinstance(value, tuple) else "list": [_described(item) for item in value]}
+    if value is None or isinstance(value, bool | str):
+        return {"plain": value}
+    if isinstance(value, int):
+        return {"int": str(value)}
+    if isinstance(value, float):
+        return {"float": value.hex()}
+    raise TypeError(f"a {type(value).__name__} has no digest")

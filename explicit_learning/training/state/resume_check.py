@@ -1,0 +1,162 @@
+"""What ranks do for a resume audit: digest what is live, and hold it against the checkpoint before the first step.
+
+The comparison is made at the last moment before anything is computed with the state, and on the objects that compute
+with it. Whatever a library does between a loader and that moment is covered; whatever a loader says it did is not
+believed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from explicit_learning.errors import ExitCode, Fault, Refusal
+from explicit_learning.plan.rules import SMOKE_STOP_STEP
+from explicit_learning.rundir.events import append_event
+from explicit_learning.rundir.resume_audit import (
+    RankAudit,
+    audit_document,
+    audit_faults,
+    audit_file,
+    process_nonce,
+    write_audit,
+)
+from explicit_learning.rundir.smoke_boundary import RankBoundary, prove_boundary, write_boundary
+from explicit_learning.rundir.state_digests import read_state_digests
+from explicit_learning.training.collectives import barrier, gather
+from explicit_learning.training.policy import ADAPTER, base_tensors
+from explicit_learning.training.state.adapters import adapter_tensors
+from explicit_learning.training.state.digests import live_tensors_sha256, state_sha256
+from explicit_learning.training.state.streams import random_streams
+from explicit_learning.training.step_loop import peak_memory_bytes
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import TrainerState, TrainingArguments
+
+    from explicit_learning.rundir.state_digests import Components
+    from explicit_learning.training.records import Records
+    from explicit_learning.training.step_loop import Loop
+
+__all__ = ["REFERENCE", "Auditable", "check_resumed", "leave_boundary", "live_components"]
+
+REFERENCE = "ref"
+
+
+class Auditable(Protocol):
+    """What is looked at of a trainer, beside the library's own attributes; `training.durable` says what each is."""
+
+    @property
+    def accelerator(self) -> Any: ...  # noqa: D102 - the library's
+    @property
+    def args(self) -> TrainingArguments: ...  # noqa: D102 - the library's
+    @property
+    def model(self) -> Any: ...  # noqa: D102 - the library's
+    @property
+    def state(self) -> TrainerState: ...  # noqa: D102 - the library's
+
+    loop: Loop
+    records: Records | None
+    resumed: list[str]
+    counters_as_loaded: str | None
+
+    def counted(self) -> dict[str, Any]:
+        """Return every counter that a resumed run must continue."""
+
+    def optimizer_and_scheduler(self) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+        """Return what training has made."""
+
+
+def live_components(trainer: Auditable) -> Components:
+    """Digest everything that this rank would continue from."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    optimizer, scheduler = trainer.optimizer_and_scheduler()
+    streams = {name: state_sha256(value) for name, value in random_streams().items()}
+    has_reference = REFERENCE in model.peft_config
+    return {
+        "policy_adapter": live_tensors_sha256(adapter_tensors(model, ADAPTER)),
+        "reference_adapter": live_tensors_sha256(adapter_tensors(model, REFERENCE)) if has_reference else None,
+        "base_weights": live_tensors_sha256(base_tensors(model)),
+        "optimizer": state_sha256(optimizer.state_dict()),
+        "scheduler": state_sha256(scheduler.state_dict()),
+        "counters": state_sha256(trainer.counted()),
+        "random_python": streams["python"],
+        "random_numpy": streams["numpy"],
+        "random_torch": streams["torch"],
+        "random_cuda": streams.get("cuda"),
+    }
+
+
+def leave_boundary(trainer: Auditable, components: Components, *, checkpoint: str) -> None:
+    """Write a smoke run's boundary file, on all ranks together; the checkpoint is not complete yet."""
+    context = trainer.loop.context
+    own = RankBoundary(
+        rank=context.rank,
+        process_nonce=process_nonce(),
+        peak_memory_bytes=peak_memory_bytes(trainer.args.device),
+        frontiers=trainer.records.frontiers() if trainer.records is not None else None,
+        components=components,
+    )
+    ranks: list[RankBoundary] = gather(own, context.world_size)
+    if context.rank == 0:
+        write_boundary(context.manifest, ranks, checkpoint=checkpoint, step=trainer.state.global_step)
+
+
+def check_resumed(trainer: Auditable) -> None:
+    """Refuse to go on from a state that was not restored, on all ranks together.
+
+    That every loader was called is looked at in every run; digests are compared in smoke runs and where an audit was
+    asked for.
+
+    Raises:
+        Refusal: Naming what was not restored, or differs; the record says the same.
+    """
+    manifest = trainer.loop.context.manifest
+    if manifest.audit or manifest.plan.run_mode == "smoke":
+        _audit(trainer)
+    elif missing := _missing(trainer):
+        raise Refusal(
+            Fault(
+                gate="checkpoint",
+                found=f"not restored: {', '.join(missing)}",
+                expected=f"restored: {', '.join(_expected(trainer))}",
+                fix="report this: the installed trainer does not resume as this version was written for",
+                exit_code=ExitCode.INTERNAL,
+            )
+        )
+
+
+def _expected(trainer: Auditable) -> list[str]:
+    adapters = trainer.accelerator.unwrap_model(trainer.model).peft_config
+    references = [REFERENCE] if REFERENCE in adapters else []
+    return [ADAPTER, *references, "optimizer", "scheduler", "counters", "random_streams"]
+
+
+def _missing(trainer: Auditable) -> list[str]:
+    return [name for name in _expected(trainer) if name not in trainer.resumed]
+
+
+def _audit(trainer: Auditable) -> None:
+    context, step = trainer.loop.context, trainer.state.global_step
+    manifest = context.manifest
+    folder = manifest.run / str(manifest.resume_checkpoint)
+    own = RankAudit(
+        rank=context.rank,
+        process_nonce=process_nonce(),
+        loaders_called=tuple(trainer.resumed),
+        loaders_missing=tuple(_missing(trainer)),
+        at_checkpoint=read_state_digests(folder, context.rank),
+        as_loaded=live_components(trainer) | {"counters": trainer.counters_as_loaded},
+    )
+    ranks: list[RankAudit] = gather(own, context.world_size)
+    second_phase = manifest.plan.run_mode == "smoke" and step == SMOKE_STOP_STEP
+    boundary = prove_boundary(manifest, [rank.process_nonce for rank in ranks]) if second_phase else None
+    document: dict[str, Any] = audit_document(manifest, ranks, boundary, step=step)
+    file = audit_file(manifest)
+    if context.rank == 0:
+        write_audit(manifest.run, manifest, document)
+        data = {"checkpoint": manifest.resume_checkpoint, "audit": file, "passed": document["passed"]}
+        append_event(manifest.run, "resume", {"launch_id": manifest.launch_id, **data})
+    barrier()
+    if faults := audit_faults(document, file=file):
+        raise Refusal(faults)
+    context.say(f"resume audit of {manifest.resume_checkpoint}: all {len(own.as_loaded)} components as they were")

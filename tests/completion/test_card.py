@@ -1,0 +1,68 @@
+"""The model card: front matter that hubs parse, every identity, the command."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import yaml
+
+from explicit_learning.completion.lifecycle import after_ranks
+from explicit_learning.errors import ExitCode
+from explicit_learning.rundir.run_manifest import read_run_manifest
+from tests.support.finished_run import COMMIT, Run, plan_document
+from tests.support.smoke_run import SMOKE, SMOKE_FACTS, audit, smoke_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def card(run: Run) -> str:
+    run.prepare()
+    run.sample()
+    return finished(run)
+
+
+def finished(run: Run, **facts: int) -> str:
+    assert after_ranks(run.launch_manifest(), run.completed(run.facts(run.save_adapter(), **facts))) == ExitCode.DONE
+    return (run.folder / "final-adapter" / "README.md").read_text()
+
+
+def test_front_matter(rl: Run) -> None:
+    empty, front, body = card(rl).split("---\n", 2)
+    assert empty == ""
+    assert yaml.safe_load(front) == {
+        "base_model": "tiny-vlm/model",
+        "library_name": "peft",
+        "pipeline_tag": "image-text-to-text",
+        "tags": ["lora", "explicit-learning", "answer_grpo"],
+    }
+    assert body.startswith("\n# answer_grpo-seed0\n")
+
+
+def test_identities_counts_and_command(rl: Run) -> None:
+    text = card(rl)
+    manifest = read_run_manifest(rl.folder)
+    for digest in ("1", "2", "4", "5", "6", "7", "8"):
+        assert f"| `{digest * 64}` |" in text
+    for value in (rl.plan.frozen_config_sha256, manifest["run_manifest_sha256"], COMMIT, rl.plan.code_commit):
+        assert f"`{value}`" in text
+    assert "| sampled_tokens | 132 |" in text
+    assert "| loss | 0.25 |" in text
+    assert "sft_loss_tokens" not in text
+    assert "smoke" not in text
+    assert "\n    python entrypoint.py plan.json\n" in text
+    assert '\n    docker run --rm -v "$PWD:/work" el:lock-888888888888 plan.json\n' in text
+
+
+def test_gpus_and_smoke_runs(tmp_path: Path) -> None:
+    run = smoke_run(tmp_path / "run", plan_document(**SMOKE, hardware__accelerator="cuda"))
+    audit(run)
+    text = finished(run, **SMOKE_FACTS)
+    assert "docker run --rm --gpus all -v" in text
+    assert "smoke run: it shows that the run works" in text
+
+
+def test_the_command_is_shell(rl: Run) -> None:
+    for line in (line for line in card(rl).splitlines() if line.startswith("    ")):
+        assert subprocess.run(["bash", "-n", "-c", line], check=False).returncode == 0

@@ -1,0 +1,250 @@
+"""Each completion rule, and a run that breaks exactly it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from explicit_learning.accounting.ledger import LedgerEntry
+from explicit_learning.completion.recount import RankTally, tally_rank
+from explicit_learning.completion.rules import broken_completion_rules
+from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.rundir.rank_report import LossTerm
+from tests.support.finished_run import RANKS, Run, plan_document, row
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TENSORS = "f" * 64
+
+
+def tallies(run: Run) -> list[RankTally]:
+    return [tally_rank(run.folder, run.plan, rank) for rank in range(RANKS)]
+
+
+def broken(run: Run, **changes: Any) -> list[tuple[str | None, str]]:
+    counted = [] if run.is_sft else tallies(run)
+    facts = run.facts(TENSORS, **changes)
+    faults = broken_completion_rules(run.plan, counted, facts, adapter_tensors_sha256=TENSORS)
+    assert all(fault.exit_code == ExitCode.INTERNAL for fault in faults)
+    return [(fault.pointer or fault.file, fault.found) for fault in faults]
+
+
+def test_a_whole_run_breaks_no_rule_and_is_counted(rl: Run) -> None:
+    rl.prepare()
+    rl.sample()
+    assert broken(rl) == []
+    counted = tallies(rl)
+    assert [(tally.rows, tally.trace_rows, tally.tokens, len(tally.groups)) for tally in counted] == [
+        (12, 12, 66, 6)
+    ] * 2
+    assert [(tally.malformed, tally.truncated, tally.zero_variance_groups) for tally in counted] == [(0, 0, 0)] * 2
+    assert [tally.ceiling for tally in counted] == [150, 150]
+
+
+def test_the_counters_count(rl: Run) -> None:
+    def change(_: int, pairs: list[Any]) -> list[Any]:
+        # One group of equal rewards, and one with a truncated completion beside a lone reward.
+        cut = {"terminated": False, "valid": False, "reason": "truncated_completion", "total": -1.0}
+        changes: list[dict[str, Any]] = [{}, {"total": 1.0}, {}, cut]
+        return [(entry, row(entry, 0, **changed)) for (entry, _), changed in zip(pairs, changes, strict=True)]
+
+    rl.prepare()
+    rl.sample(change=change)
+    assert [(tally.malformed, tally.truncated, tally.zero_variance_groups) for tally in tallies(rl)] == [(3, 3, 6)] * 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (
+            {"optimizer_steps": 2},
+            [("/optimizer_steps", "2 steps on rank 0"), ("/optimizer_steps", "2 steps on rank 1")],
+        ),
+        ({"sampled_tokens": 131}, [("/sampled_tokens", "131 all-reduced on 2 ranks")]),
+        ({"completions": 25}, [("/completions", "25 all-reduced on 2 ranks")]),
+        (
+            {"prompts_truncated": 1},
+            [("/prompts_truncated", f"1 truncated prompts (rank {rank})") for rank in range(RANKS)],
+        ),
+        (
+            {"base_weights_after_sha256": "4" * 64},
+            [("/base_weights_after_sha256", f"{'4' * 64} on rank {rank}") for rank in range(RANKS)],
+        ),
+        (
+            {"final_adapter_tensors_sha256": "4" * 64},
+            [("/final_adapter_tensors_sha256", f"{'4' * 64} on rank {rank}") for rank in range(RANKS)],
+        ),
+        ({"loss_terms": {}}, [("/loss_terms", f"no loss term on rank {rank}") for rank in range(RANKS)]),
+        (
+            {"loss_terms": {"policy": LossTerm(present=True, finite=False, gradient=True)}},
+            [("/loss_terms", f"the term policy was not finite (rank {rank})") for rank in range(RANKS)],
+        ),
+        (
+            {"loss_terms": {"policy": LossTerm(present=False, finite=True, gradient=True)}},
+            [("/loss_terms", f"the term policy was not computed in every step (rank {rank})") for rank in range(RANKS)],
+        ),
+    ],
+)
+def test_what_ranks_report_breaks_its_rule(rl: Run, changes: dict[str, Any], expected: list[tuple[str, str]]) -> None:
+    rl.prepare()
+    rl.sample()
+    assert broken(rl, **changes) == expected
+
+
+def test_a_missing_rank_is_named(rl: Run) -> None:
+    rl.prepare()
+    rl.sample()
+    faults = broken_completion_rules(rl.plan, tallies(rl), rl.facts(TENSORS)[:1], adapter_tensors_sha256=TENSORS)
+    assert [fault.found for fault in faults] == ["facts of ranks [0]"]
+
+
+def test_a_step_too_few_in_the_ledgers(rl: Run) -> None:
+    rl.prepare()
+    rl.sample(range(2))
+    assert broken(rl, completions=16, sampled_tokens=88) == [("/completions", "16 completions in the ledgers")]
+
+
+def test_a_group_without_its_last_generation(rl: Run) -> None:
+    def change(rank: int, pairs: list[Any]) -> list[Any]:
+        if rank or pairs[0][0].visit:
+            return pairs
+        (entry, _), *others = pairs
+        moved = dataclasses.replace(entry, slot_id="s9")
+        return [(moved, row(moved, 0)), *others]
+
+    rl.prepare()
+    rl.sample(change=change)
+    assert broken(rl) == [
+        ("/generations", "generations missing from s0.r0 visit 0, s9 visit 0"),
+        ("/groups", "13 groups"),
+    ]
+
+
+def test_a_completion_in_two_ledgers(rl: Run) -> None:
+    def change(rank: int, pairs: list[Any]) -> list[Any]:
+        if rank == 0:
+            return pairs
+        entries = [dataclasses.replace(entry, slot_id=entry.slot_id.replace("r1", "r0")) for entry, _ in pairs]
+        return [(entry, row(entry, 0)) for entry in entries]
+
+    rl.prepare()
+    rl.sample(change=change)
+    assert broken(rl) == [
+        (
+            "/generations",
+            (
+                "completions of s0.r0 visit 0, s0.r0 visit 1, s0.r0 visit 2, s1.r0 visit 0, s1.r0 visit 1 and 1 more "
+                "in several ledgers"
+            ),
+        ),
+        ("/groups", "6 groups"),
+    ]
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def drop_last_row(path: Path) -> None:
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+
+
+@pytest.fixture
+def whole(rl: Run) -> Run:
+    rl.prepare()
+    rl.sample()
+    return rl
+
+
+def test_a_trace_row_too_few(whole: Run) -> None:
+    drop_last_row(whole.folder / "accounting/rank-1/trace.jsonl")
+    assert broken(whole) == [("/trace", "11 trace rows on rank 1")]
+
+
+def test_a_ledger_row_too_few(whole: Run) -> None:
+    drop_last_row(whole.folder / "accounting/rank-1/ledger.jsonl")
+    assert [pointer for pointer, _ in broken(whole)] == [
+        "/completions",
+        "/generations",
+        "/groups",
+        "/completions",
+        "/sampled_tokens",
+        "/trace",
+    ]
+
+
+def test_an_edited_count(whole: Run) -> None:
+    edit(whole.folder / "accounting/rank-0/ledger.jsonl", '"token_count":5', '"token_count":4')
+    assert [pointer for pointer, _ in broken(whole)] == ["accounting/rank-0/trace.jsonl:2", "/sampled_tokens"]
+
+
+def test_a_trace_row_of_another_completion(whole: Run) -> None:
+    edit(whole.folder / "accounting/rank-0/trace.jsonl", '"visit":0', '"visit":9')
+    ((where, found),) = broken(whole)
+    assert where == "accounting/rank-0/trace.jsonl:2"
+    assert '"visit": 9' in found
+
+
+def test_ids_that_are_not_as_many_as_counted(whole: Run) -> None:
+    edit(whole.folder / "accounting/rank-0/trace.jsonl", "[3,4,5,6,2]", "[3,4,5,2]")
+    assert broken(whole) == [("accounting/rank-0/trace.jsonl:2", "4 token ids")]
+
+
+def test_a_doubled_ledger_row(whole: Run) -> None:
+    path = whole.folder / "accounting/rank-0/ledger.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines, lines[-1]]))
+    found = broken(whole, completions=25, sampled_tokens=138)
+    assert found[0] == ("accounting/rank-0/ledger.jsonl:14", "completion s1.r0/2/1 again")
+    assert [pointer for pointer, _ in found[1:]] == ["/completions", "/groups", "/trace"]
+
+
+def test_a_row_without_a_field(whole: Run) -> None:
+    edit(whole.folder / "accounting/rank-0/trace.jsonl", '"terminated":true,', "")
+    assert ("accounting/rank-0/ledger.jsonl:2", "no proper 'terminated'") in broken(whole)
+
+
+def test_more_tokens_than_the_ceiling(whole: Run) -> None:
+    path = whole.folder / "accounting/rank-0"
+    for name in ("ledger.jsonl", "trace.jsonl"):
+        edit(path / name, '"token_count":5', '"token_count":90')
+    edit(path / "trace.jsonl", "[3,4,5,6,2]", json.dumps([*range(89), 2], separators=(",", ":")))
+    assert broken(whole, sampled_tokens=132 + 85) == [("/ceiling", "151 tokens on rank 0")]
+
+
+def test_a_ledger_of_another_run_is_refused(whole: Run, tmp_path: Path) -> None:
+    other = Run.of(tmp_path / "run", plan_document(seed=1))
+    with pytest.raises(Refusal) as refusal:
+        tally_rank(whole.folder, other.plan, 0)
+    assert [fault.pointer for fault in refusal.value.faults] == ["/frozen_config_sha256"]
+
+
+def test_a_torn_ledger_is_refused(whole: Run) -> None:
+    path = whole.folder / "accounting/rank-0/ledger.jsonl"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(Refusal, match="truncated"):
+        tallies(whole)
+
+
+def test_sft_rules(sft: Run) -> None:
+    assert broken(sft) == []
+    assert broken(sft, sft_loss_tokens=479) == [
+        ("/sft_loss_tokens", "479 loss tokens (rank 0)"),
+        ("/sft_loss_tokens", "479 loss tokens (rank 1)"),
+    ]
+    assert [pointer for pointer, _ in broken(sft, optimizer_steps=4)] == ["/optimizer_steps", "/optimizer_steps"]
+
+
+def test_entries_are_what_the_ledger_takes() -> None:
+    assert {field.name for field in dataclasses.fields(LedgerEntry)} == {
+        "slot_id",
+        "visit",
+        "generation",
+        "token_count",
+    }

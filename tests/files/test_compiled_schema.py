@@ -1,0 +1,91 @@
+"""The fast check says what jsonschema says."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from explicit_learning.files.compiled_schema import _compile, _Definitions, compiled_schema
+from explicit_learning.files.resources import SCHEMAS
+from explicit_learning.files.schema import load_schema, validator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NAMES = ("slot-row", "sft-row", "evaluation-row", "dataset-manifest")
+# Values that break one rule or another, or none.
+OTHERS: tuple[Any, ...] = (
+    None, True, 0, 1, 2, -1, 2.0, 70_000, 2**60, "", "x", "FULL", "MISSING", "SUBSTITUTE", "train", "evaluation",
+    "choice", "sft_answer", "a" * 64, "a" * 65, "f" * 64 + "\n", "train-0\n", [], [1], {}, {"boxes": [], "masks": []},
+    {"key": "A"},
+)  # fmt: skip
+
+
+def places(node: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield every (container, key) of a JSON value."""
+    keys = list(node) if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ()
+    for key in keys:
+        yield node, key
+        yield from places(node[key])
+
+
+def mutated(value: Any, chance: random.Random) -> Any:
+    """Return a copy with one to three places changed, removed, added or doubled."""
+    result = copy.deepcopy(value)
+    for _ in range(chance.randint(1, 3)):
+        node, key = chance.choice(list(places(result)))
+        action = chance.randrange(5)
+        if action == 0 and isinstance(node, dict):
+            del node[key]
+        elif action == 1 and isinstance(node, dict):
+            node[chance.choice(["extra", "substitute_answer", "evidence", "masks"])] = chance.choice(OTHERS)
+        elif action == 2 and isinstance(node[key], list):
+            node[key] = node[key] * chance.choice([2, 65, 300])
+        else:
+            node[key] = copy.deepcopy(chance.choice(OTHERS))
+    return result
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_fast_check_agrees_with_jsonschema(name: str) -> None:
+    example = json.loads((SCHEMAS / "examples" / f"{name}.json").read_text())
+    fits, reference = compiled_schema(name), validator(name)
+    assert fits(example)
+    assert reference.is_valid(example)
+    chance = random.Random(f"quick-check/{name}")  # noqa: S311 - a repeatable choice of test cases
+    verdicts = []
+    for _ in range(1500):
+        value = mutated(example, chance)
+        verdicts.append(reference.is_valid(value))
+        assert fits(value) == verdicts[-1], json.dumps(value)
+    assert 20 < sum(verdicts) < 1480
+
+
+def test_every_property_of_every_row_is_mutated_to_a_refusal() -> None:
+    """Each scalar of an example, replaced by an object, is refused by both: no property is passed over."""
+    for name in NAMES:
+        example = json.loads((SCHEMAS / "examples" / f"{name}.json").read_text())
+        for index, (node, key) in enumerate(places(example)):
+            if isinstance(node[key], (dict, list)) or "options" in str(key) or key in {"groups", "clutter"}:
+                continue
+            value = copy.deepcopy(example)
+            other, same = list(places(value))[index]
+            other[same] = {"not": "a scalar"}
+            assert not compiled_schema(name)(value), (name, key)
+
+
+def test_an_unknown_keyword_is_refused_when_the_check_is_made() -> None:
+    with pytest.raises(NotImplementedError, match="uniqueItems"):
+        _compile({"type": "array", "uniqueItems": True}, _Definitions({}))
+
+
+def test_shared_definitions_are_the_same_in_all_row_schemas() -> None:
+    slot, sft, evaluation = (load_schema(name) for name in ("slot-row", "sft-row", "evaluation-row"))
+    assert slot["$defs"] == evaluation["$defs"]
+    assert {name: slot["$defs"][name] for name in sft["$defs"]} == sft["$defs"]
+    differing = {name for name in slot["properties"] if slot["properties"][name] != evaluation["properties"][name]}
+    assert differing == {"slot_id", "group_id", "base_id", "split"}

@@ -1,0 +1,120 @@
+"""A plan file is accepted whole or refused with everything that is wrong with it."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+
+import pytest
+
+from explicit_learning.arms import ARMS
+from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.files.schema import load_schema
+from explicit_learning.files.typed_json import field_names
+from explicit_learning.plan.reading import load_plan, read_plan
+from explicit_learning.plan.typed_plan import Plan
+from tests.support.golden_plan import PLAN, plan_with
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write(folder: Path, document: Any) -> Path:
+    path = folder / "plan.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_the_golden_plan_becomes_typed_values(tmp_path: Path) -> None:
+    plan = load_plan(write(tmp_path, PLAN))
+    assert plan.optimisation.learning_rate == 0.001
+    assert plan.lora.exclude_modules == ("lm_head",)
+    assert plan.lora.alpha == 16.0
+    assert isinstance(plan.lora.alpha, float)
+    assert plan.objective is not None
+    assert plan.objective.papo is None
+
+
+def test_the_classes_mirror_the_schema_name_for_name() -> None:
+    def compare(kind: type[Any], schema: dict[str, Any]) -> None:
+        names = [name for name in schema["properties"] if not name.startswith("$")]
+        assert sorted(field_names(kind)) == sorted(names), kind
+        for name, hint in get_type_hints(kind).items():
+            for option in get_args(hint) or (hint,):
+                if hasattr(option, "__dataclass_fields__"):
+                    compare(option, schema["properties"][name])
+
+    compare(Plan, load_schema("plan"))
+
+
+def test_the_schema_lists_the_arms_of_the_table() -> None:
+    assert load_schema("plan")["properties"]["arm"]["enum"] == list(ARMS)
+
+
+def test_ten_mistakes_are_ten_faults(tmp_path: Path) -> None:
+    plan = copy.deepcopy(PLAN)
+    plan["run_id"] = "no spaces allowed"
+    plan["arm"] = "answer_grop"
+    plan["seed"] = -1
+    del plan["prompt"]
+    plan["model"]["dtype"] = "float8"
+    plan["optimisation"]["learning_rat"] = plan["optimisation"].pop("learning_rate")
+    plan["optimisation"]["max_steps"] = 10.5
+    plan["generation"]["top_p"] = 0
+    plan["hardware"]["world_size"] = True
+    plan["colour"] = "blue"
+    faults = {fault.pointer: fault for fault in read_plan(write(tmp_path, plan)).faults}
+    assert set(faults) == {
+        "/run_id",
+        "/arm",
+        "/seed",
+        "/prompt",
+        "/model/dtype",
+        "/optimisation/learning_rat",
+        "/optimisation/max_steps",
+        "/generation/top_p",
+        "/hardware/world_size",
+        "/colour",
+    }
+    assert faults["/arm"].fix == "did you mean 'answer_grpo'?"
+    assert faults["/optimisation/learning_rat"].fix == "did you mean 'learning_rate'?"
+    assert faults["/colour"].fix == "remove it"
+    assert faults["/seed"].expected.startswith("at least 0")
+
+
+def test_an_edited_plan_is_found_by_its_hash(tmp_path: Path) -> None:
+    plan = copy.deepcopy(PLAN)
+    plan["seed"] = 1
+    (fault,) = read_plan(write(tmp_path, plan)).faults
+    assert fault.pointer == "/frozen_config_sha256"
+    assert plan_with({"/seed": 1})["frozen_config_sha256"] in fault.expected
+
+
+@pytest.mark.parametrize("pointer", ["/seed", "/model/path", "/optimisation/learning_rate", "/lora/exclude_modules"])
+def test_the_frozen_hash_covers_every_group(pointer: str) -> None:
+    new = {"/seed": 7, "/model/path": "x", "/optimisation/learning_rate": 0.5, "/lora/exclude_modules": []}
+    assert plan_with({pointer: new[pointer]})["frozen_config_sha256"] != PLAN["frozen_config_sha256"]
+
+
+def test_a_draft_is_told_apart_from_a_plan(tmp_path: Path) -> None:
+    draft = {"arm": "sft_answer", "data": {"digits": {}}}
+    with pytest.raises(Refusal) as caught:
+        read_plan(write(tmp_path, draft))
+    assert caught.value.faults[0].found == "a draft"
+    assert "el freeze" in caught.value.faults[0].fix
+
+
+@pytest.mark.parametrize("name", ["plan.json", "x" * 5000])
+def test_a_plan_that_is_not_there_is_a_usage_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(Refusal) as caught:
+        read_plan(tmp_path / name)
+    assert caught.value.exit_code == ExitCode.USAGE
+    assert "mount" in caught.value.faults[0].fix
+
+
+@pytest.mark.parametrize("document", [[], "text", 3, None])
+def test_a_document_that_is_no_object_is_refused(tmp_path: Path, document: Any) -> None:
+    with pytest.raises(Refusal) as caught:
+        read_plan(write(tmp_path, document))
+    assert caught.value.faults[0].expected == "a JSON object"

@@ -1,0 +1,215 @@
+"""Checkpoints are complete or absent, belong to one run, and the last complete one is never removed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.files.hashing import sha256_file
+from explicit_learning.files.typed_json import from_json
+from explicit_learning.plan.typed_plan import Plan
+from explicit_learning.rundir import checkpoints
+from explicit_learning.rundir.checkpoints import (
+    CheckpointMark,
+    checkpoint_name,
+    complete_checkpoints,
+    newest_complete,
+    read_mark,
+    rotate_checkpoints,
+    seal_checkpoint,
+    set_aside_incomplete,
+    step_of,
+    verify_checkpoint,
+    write_rank_frontiers,
+)
+from tests.support.finished_run import Run, plan_document, sft_document
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def rl(tmp_path: Path) -> Run:
+    run = Run.of(tmp_path / "run", plan_document())
+    run.prepare()
+    return run
+
+
+@pytest.fixture
+def sft(tmp_path: Path) -> Run:
+    run = Run.of(tmp_path / "run", sft_document())
+    run.prepare()
+    return run
+
+
+def verify(run: Run, folder: Path, plan: Plan | None = None) -> CheckpointMark:
+    assert run.preparation is not None
+    return verify_checkpoint(folder, plan or run.plan, run_manifest_sha256=run.preparation.run_manifest_sha256)
+
+
+def faults(run: Run, folder: Path, plan: Plan | None = None) -> dict[str, str]:
+    with pytest.raises(Refusal) as refusal:
+        verify(run, folder, plan)
+    assert refusal.value.exit_code == ExitCode.CONTRACT
+    name = str(folder)
+    return {
+        str(fault.pointer or (fault.file or "").removeprefix(name).lstrip("/")): fault.found
+        for fault in refusal.value.faults
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("checkpoint-5", 5),
+        ("checkpoint-150", 150),
+        ("checkpoint-0", None),
+        ("checkpoint-05", None),
+        ("checkpoint", None),
+    ],
+)
+def test_names(name: str, step: int | None) -> None:
+    assert step_of(name) == step
+    assert step is None or checkpoint_name(step) == name
+
+
+def test_a_sealed_checkpoint_lists_every_file_and_every_frontier(rl: Run) -> None:
+    frontiers = rl.sample(range(1))
+    folder = rl.checkpoint(1, frontiers)
+    mark = read_mark(folder)
+    assert (mark.step, mark.run_id, mark.world_size) == (1, "answer_grpo-seed0", 2)
+    assert list(mark.frontiers) == frontiers
+    assert mark.files == {
+        path.relative_to(folder).as_posix(): (path.stat().st_size, sha256_file(path))
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != "complete.json"
+    }
+    assert len(mark.files) == 4
+    assert verify(rl, folder) == mark
+
+
+def test_an_sft_checkpoint_has_no_frontiers(sft: Run) -> None:
+    folder = sft.checkpoint(1)
+    assert verify(sft, folder).frontiers == ()
+
+
+def test_a_checkpoint_without_a_ranks_frontiers_is_not_sealed(rl: Run) -> None:
+    folder = rl.checkpoint(1, rl.sample(range(1))[:1], seal=False)
+    with pytest.raises(Refusal, match=r"rank-1\.json"):
+        seal_checkpoint(folder, rl.plan, step=1, run_manifest_sha256="0" * 64)
+    assert newest_complete(rl.folder) is None
+
+
+def test_ledger_and_trace_must_stand_at_the_same_row(rl: Run) -> None:
+    first, second = rl.sample(range(1))
+    folder = rl.checkpoint(1, [first], seal=False)
+    write_rank_frontiers(folder, dataclasses.replace(second, trace=dataclasses.replace(second.trace, rows=3)))
+    with pytest.raises(Refusal, match="ledger at row 4 and trace at row 3"):
+        seal_checkpoint(folder, rl.plan, step=1, run_manifest_sha256="0" * 64)
+    assert newest_complete(rl.folder) is None
+
+
+def test_half_written_checkpoints_are_set_aside(sft: Run) -> None:
+    sft.checkpoint(2)
+    sft.checkpoint(10)
+    sft.checkpoint(11, seal=False)
+    sft.checkpoint(1, seal=False)
+    assert newest_complete(sft.folder) == "checkpoint-10"
+    assert set_aside_incomplete(sft.folder) == ["set-aside/checkpoint-1.0001", "set-aside/checkpoint-11.0001"]
+    assert set_aside_incomplete(sft.folder) == []
+    sft.checkpoint(11, seal=False)
+    assert set_aside_incomplete(sft.folder) == ["set-aside/checkpoint-11.0002"]
+    assert (sft.folder / "set-aside/checkpoint-11.0001/trainer_state.json").exists()
+    assert complete_checkpoints(sft.folder) == ["checkpoint-2", "checkpoint-10"]
+
+
+def test_a_kill_at_any_file_leaves_an_incomplete_checkpoint(sft: Run) -> None:
+    whole = sft.checkpoint(2)
+    files = sorted(path for path in whole.rglob("*") if path.is_file() and path.name != "complete.json")
+    for kept in range(len(files) + 1):
+        folder = sft.folder / "checkpoint-3"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        for path in files[:kept]:
+            shutil.copy(path, folder)
+        assert newest_complete(sft.folder) == "checkpoint-2"
+
+
+def test_a_failure_while_flushing_leaves_no_mark(sft: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = sft.checkpoint(1)
+
+    def fail(_: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, "fsync_file", fail)
+    with pytest.raises(OSError, match="No space"):
+        seal_checkpoint(folder, sft.plan, step=1, run_manifest_sha256="0" * 64)
+    assert newest_complete(sft.folder) is None
+
+
+def test_rotation_keeps_the_newest_and_the_protected(sft: Run) -> None:
+    for step in (1, 2, 3, 5, 10):
+        sft.checkpoint(step)
+    sft.checkpoint(11, seal=False)
+    removed = rotate_checkpoints(sft.folder, keep=2, protected=["checkpoint-2"])
+    assert removed == ["checkpoint-1", "checkpoint-3"]
+    assert complete_checkpoints(sft.folder) == ["checkpoint-2", "checkpoint-5", "checkpoint-10"]
+    assert (sft.folder / "checkpoint-11").exists()
+    assert rotate_checkpoints(sft.folder, keep=1) == ["checkpoint-2", "checkpoint-5"]
+    assert rotate_checkpoints(sft.folder, keep=1) == []
+    assert newest_complete(sft.folder) == "checkpoint-10"
+    assert not list(sft.folder.glob(".writing-*"))
+    with pytest.raises(ValueError, match="never removed"):
+        rotate_checkpoints(sft.folder, keep=0)
+
+
+def test_a_half_written_successor_does_not_let_the_last_complete_one_go(sft: Run) -> None:
+    sft.checkpoint(1)
+    sft.checkpoint(2, seal=False)
+    assert rotate_checkpoints(sft.folder, keep=1) == []
+    assert newest_complete(sft.folder) == "checkpoint-1"
+
+
+@pytest.mark.parametrize("file", ["trainer_state.json", "adapter_model.safetensors", "accounting/rank-1.json"])
+def test_a_missing_truncated_or_changed_file_is_named(rl: Run, file: str) -> None:
+    folder = rl.checkpoint(1, rl.sample(range(1)))
+    data = (folder / file).read_bytes()
+    (folder / file).unlink()
+    assert faults(rl, folder) == {file: "no such file"}
+    (folder / file).write_bytes(data[:-1])
+    assert faults(rl, folder) == {file: f"{len(data) - 1:,} bytes"}
+    (folder / file).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert faults(rl, folder)[file].startswith("SHA-256 ")
+    (folder / file).write_bytes(data)
+    (folder / "training_args.bin").write_bytes(b"cos\nsystem\n")
+    assert faults(rl, folder) == {"training_args.bin": "a file that the mark does not list"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [
+        ({"hardware__world_size": 1}, ["/frozen_config_sha256", "/world_size"]),
+        ({"seed": 1}, ["/frozen_config_sha256"]),
+        ({"run_id": "other"}, ["/frozen_config_sha256", "/run_id"]),
+    ],
+)
+def test_a_checkpoint_of_another_plan_is_refused(rl: Run, changes: dict[str, Any], pointer: list[str]) -> None:
+    folder = rl.checkpoint(1, rl.sample(range(1)))
+    assert sorted(faults(rl, folder, from_json(Plan, plan_document(**changes)))) == pointer
+
+
+def test_a_renamed_checkpoint_is_refused(sft: Run) -> None:
+    folder = sft.checkpoint(1).rename(sft.folder / "checkpoint-2")
+    assert faults(sft, folder) == {"/step": "1"}
+
+
+def test_a_mark_that_is_no_mark_is_refused(sft: Run) -> None:
+    folder = sft.checkpoint(1)
+    document = json.loads((folder / "complete.json").read_text())
+    (folder / "complete.json").write_text(json.dumps(document | {"step": 0}))
+    assert faults(sft, folder) == {"/step": "0"}

@@ -1,0 +1,132 @@
+"""The run lock, held by real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.files.resources import ROOT
+from explicit_learning.rundir.run_lock import LOCK_NAME, adopt_run_lock, hold_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOLD = """
+import pathlib, sys
+from explicit_learning.rundir.run_lock import hold_run
+with hold_run(pathlib.Path(sys.argv[1])) as lock:
+    print(lock.nonce, flush=True)
+    sys.stdin.read()
+"""
+# Checks, becomes the launcher, and starts a child that outlives it.
+HOLD_AND_EXEC = """
+import os, pathlib, sys
+from explicit_learning.rundir.run_lock import hold_run
+with hold_run(pathlib.Path(sys.argv[1])) as lock:
+    print(lock.nonce, flush=True)
+    os.execv(sys.executable, [sys.executable, "-c", sys.argv[2], sys.argv[1], str(lock.descriptor)])
+"""
+LAUNCHER = """
+import pathlib, subprocess, sys
+from explicit_learning.rundir.run_lock import adopt_run_lock
+lock = adopt_run_lock(pathlib.Path(sys.argv[1]), int(sys.argv[2]))
+child = subprocess.Popen(
+    [sys.executable, "-c", "import sys; sys.stdin.read()"], stdout=subprocess.DEVNULL, close_fds=False
+)
+print(lock.nonce, flush=True)
+child.wait()
+"""
+
+
+def start(code: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def refusal_of(folder: Path) -> Any:
+    with pytest.raises(Refusal) as caught, hold_run(folder):
+        pass
+    (fault,) = caught.value.faults
+    return fault
+
+
+def test_a_second_process_is_told_who_holds_the_run(tmp_path: Path) -> None:
+    run = tmp_path / "new" / "läuft ✓"
+    with start(HOLD, str(run)) as process:
+        nonce = line_of(process)
+        fault = refusal_of(run)
+        assert fault.exit_code == ExitCode.OUTPUT
+        assert fault.found == f"process {process.pid} (nonce {nonce}) is running this run"
+        process.communicate("")
+    with hold_run(run) as lock:
+        assert lock.nonce != nonce
+        assert json.loads((run / LOCK_NAME).read_text()) == {"pid": os.getpid(), "nonce": lock.nonce}
+        assert [entry.name for entry in run.iterdir()] == [LOCK_NAME]
+
+
+def test_two_holders_in_one_process_exclude_each_other_too(tmp_path: Path) -> None:
+    with hold_run(tmp_path):
+        assert str(os.getpid()) in refusal_of(tmp_path).found
+    with hold_run(tmp_path):
+        pass
+
+
+def test_the_lock_ends_with_a_killed_process(tmp_path: Path) -> None:
+    with start(HOLD, str(tmp_path)) as process:
+        line_of(process)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+        with hold_run(tmp_path):
+            pass
+
+
+def test_the_lock_survives_exec_and_ends_with_the_launcher(tmp_path: Path) -> None:
+    with start(HOLD_AND_EXEC, str(tmp_path), LAUNCHER) as process:
+        nonce = line_of(process)
+        assert line_of(process) == nonce
+        assert refusal_of(tmp_path).found == f"process {process.pid} (nonce {nonce}) is running this run"
+        process.kill()
+        process.wait()
+        # The launcher's child still waits for our end of its standard input, but has not inherited the lock.
+        with hold_run(tmp_path):
+            pass
+
+
+def test_a_holder_that_has_not_written_its_name(tmp_path: Path) -> None:
+    with hold_run(tmp_path):
+        for text in ("", "{", "[]", '{"pid": 1}'):
+            (tmp_path / LOCK_NAME).write_text(text)
+            assert refusal_of(tmp_path).found == "another process is running this run"
+
+
+def test_only_this_folders_lock_can_be_adopted(tmp_path: Path) -> None:
+    with hold_run(tmp_path / "one") as lock, hold_run(tmp_path / "two"):
+        with pytest.raises(ValueError, match="is no lock of"):
+            adopt_run_lock(tmp_path / "two", lock.descriptor)
+        with pytest.raises(ValueError, match="is no lock of"):
+            adopt_run_lock(tmp_path / "three", lock.descriptor)
+        with (tmp_path / "two" / LOCK_NAME).open("r+") as other, pytest.raises(ValueError, match="is no lock of"):
+            adopt_run_lock(tmp_path / "two", other.fileno())
+        assert adopt_run_lock(tmp_path / "one", lock.descriptor).nonce == lock.nonce
+        assert not os.get_inheritable(lock.descriptor)
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    fault = refusal_of(tmp_path / "file" / "run")
+    assert fault.exit_code == ExitCode.OUTPUT
+    assert fault.found == "Not a directory"
+    assert refusal_of(tmp_path / "file").exit_code == ExitCode.OUTPUT

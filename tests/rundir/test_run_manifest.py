@@ -1,0 +1,108 @@
+"""The run manifest's hash and its state machine."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.files.canonical import sha256_json
+from explicit_learning.files.schema import validate
+from explicit_learning.files.typed_json import from_json
+from explicit_learning.plan.typed_plan import Plan
+from explicit_learning.rundir.run_manifest import (
+    amend_completed,
+    create_run_manifest,
+    read_run_manifest,
+    set_status,
+    write_run_manifest,
+)
+from tests.support.finished_run import COMMIT, HARDWARE, IMAGE, plan_document, sft_document
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STATUSES = ("planned", "running", "completed", "failed", "stopped", "budget_exhausted")
+LEGAL = {
+    ("planned", "running"),
+    ("running", "running"),
+    ("running", "completed"),
+    ("running", "failed"),
+    ("running", "stopped"),
+    ("running", "budget_exhausted"),
+    ("failed", "running"),
+    ("stopped", "running"),
+}
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    plan = from_json(Plan, plan_document(**changes))
+    return create_run_manifest(plan, plan_sha256="9" * 64, hardware=HARDWARE, image=IMAGE)
+
+
+@pytest.mark.parametrize("plan", [plan_document(), sft_document()])
+def test_a_planned_run_fits_the_schema_and_names_every_input(plan: dict[str, Any]) -> None:
+    manifest = create_run_manifest(from_json(Plan, plan), plan_sha256="9" * 64, hardware=HARDWARE, image=IMAGE)
+    assert validate(manifest, "run-manifest", gate="test", file="run-manifest.json") == []
+    assert (manifest["status"], manifest["trained"], manifest["completion"]) == ("planned", False, None)
+    assert manifest["run_manifest_sha256"] == sha256_json(manifest["frozen"])
+    assert manifest["frozen"]["identities"] == {
+        "dataset_sha256": "3" * 64,
+        "dataset_manifest_sha256": "4" * 64,
+        "slot_manifest_sha256": plan["data"]["slot_manifest_sha256"],
+        "evaluation_manifest_sha256": "6" * 64,
+        "prompt_sha256": "7" * 64,
+        "environment_lock_sha256": "8" * 64,
+        "base_model": {"revision": None, "snapshot_sha256": "1" * 64},
+        "initial_adapter_sha256": None if plan["initial_adapter"] is None else "2" * 64,
+    }
+
+
+@pytest.mark.parametrize(("current", "status"), [*itertools.product(STATUSES, STATUSES)])
+def test_transitions(tmp_path: Path, current: str, status: Any) -> None:
+    write_run_manifest(tmp_path, document() | {"status": current})
+    before = (tmp_path / "run-manifest.json").read_bytes()
+    if (current, status) in LEGAL:
+        assert set_status(tmp_path, status)["status"] == status
+        assert read_run_manifest(tmp_path)["status"] == status
+        assert read_run_manifest(tmp_path)["run_manifest_sha256"] == json.loads(before)["run_manifest_sha256"]
+    else:
+        with pytest.raises(Refusal) as refusal:
+            set_status(tmp_path, status)
+        assert refusal.value.exit_code == ExitCode.OUTPUT
+        assert (tmp_path / "run-manifest.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(("mode", "trained"), [("main", True), ("smoke", False)])
+def test_only_a_main_run_is_trained(tmp_path: Path, mode: str, trained: bool) -> None:
+    manifest = document(run_mode=mode) | {"status": "running"}
+    write_run_manifest(tmp_path, manifest)
+    amend_completed(tmp_path, optimizer_steps=3, running_commit=COMMIT, marker_sha256="e" * 64)
+    amended = read_run_manifest(tmp_path)
+    assert (amended["status"], amended["trained"]) == ("completed", trained)
+    assert amended["completion"] == {
+        "optimizer_steps": 3,
+        "running_commit": COMMIT,
+        "frozen_commit": "3f" * 20,
+        "run_manifest_sha256": manifest["run_manifest_sha256"],
+        "frozen_config_sha256": manifest["frozen"]["frozen_config_sha256"],
+        "completion_marker_sha256": "e" * 64,
+    }
+    assert amended["frozen"] == manifest["frozen"]
+
+
+def test_an_edited_frozen_part_is_refused(tmp_path: Path) -> None:
+    manifest = document()
+    manifest["frozen"]["seed"] += 1
+    write_run_manifest(tmp_path, manifest)
+    with pytest.raises(Refusal, match="run_manifest_sha256"):
+        read_run_manifest(tmp_path)
+
+
+def test_an_unknown_status_is_refused(tmp_path: Path) -> None:
+    write_run_manifest(tmp_path, document() | {"status": "done"})
+    with pytest.raises(Refusal, match="/status"):
+        read_run_manifest(tmp_path)

@@ -1,0 +1,240 @@
+"""Runs that reached their last step, made of real files by the code that real runs use, small enough to break."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from explicit_learning.accounting.binding import Binding
+from explicit_learning.accounting.frontier import RankFrontiers
+from explicit_learning.accounting.ledger import Ledger, LedgerEntry
+from explicit_learning.accounting.trace import Trace, TraceRow
+from explicit_learning.completion.lifecycle import Preparation, prepare_run
+from explicit_learning.files.canonical import canonical_bytes
+from explicit_learning.files.resources import SCHEMAS
+from explicit_learning.files.typed_json import from_json
+from explicit_learning.inputs.code import CodeIdentity
+from explicit_learning.model_files.tensors import file_tensors_sha256
+from explicit_learning.plan.reading import frozen_config_sha256
+from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
+from explicit_learning.rundir.checkpoints import seal_checkpoint, write_rank_frontiers
+from explicit_learning.rundir.launch_manifest import LaunchManifest
+from explicit_learning.rundir.outcome import RankOutcome
+from explicit_learning.rundir.rank_report import LossTerm, TrainingFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+STEPS, BATCH, RANKS, GENERATIONS = 3, 4, 2, 2
+HARDWARE = {"accelerator": "cpu", "gpus": []}
+UNKNOWN = {"value": None, "known_by": "undeclared"}
+IMAGE = {"digests": dict.fromkeys(("index", "manifest", "config", "sif"), UNKNOWN), "name": None, "baked_in": None}
+
+
+def plan_document(**changes: Any) -> dict[str, Any]:
+    """Return a frozen plan: three steps of two ranks with two groups of two completions each; dots lead into groups."""
+    document: dict[str, Any] = json.loads((SCHEMAS / "examples" / "plan.json").read_text())
+    defaults = {
+        "optimisation.max_steps": STEPS,
+        "optimisation.per_device_batch_size": BATCH,
+        "optimisation.save_interval": 1,
+        "generation.num_generations": GENERATIONS,
+        "hardware.world_size": RANKS,
+        "budget.max_completion_tokens_per_run": 300,
+    }
+    for name, value in (defaults | {name.replace("__", "."): value for name, value in changes.items()}).items():
+        *groups, last = name.split(".")
+        holder = document
+        for group in groups:
+            holder = holder[group]
+        holder[last] = value
+    document["frozen_config_sha256"] = frozen_config_sha256(document)
+    return document
+
+
+def sft_document(**changes: Any) -> dict[str, Any]:
+    """Return a frozen SFT plan of the same size."""
+    return plan_document(
+        **{
+            "arm": "sft_certificate",
+            "reward": None,
+            "objective": None,
+            "vllm": None,
+            "initial_adapter": None,
+            "data__slot_manifest_sha256": None,
+            "generation__num_generations": 1,
+            "budget__max_completion_tokens_per_run": None,
+            "budget__max_sft_loss_tokens": 500,
+            "budget__planned_sft_loss_tokens": 480,
+        }
+        | changes
+    )
+
+
+def row(entry: LedgerEntry, step: int, **changes: Any) -> TraceRow:
+    """Return the trace row of a completion: even generations are right, odd ones wrong."""
+    right = entry.generation % 2 == 0
+    values: dict[str, Any] = {
+        **dataclasses.asdict(entry),
+        "group_id": f"g-{entry.slot_id}",
+        "view_id": "full",
+        "relation": "FULL",
+        "answer_type": "number",
+        "choices": (),
+        "gold": "7",
+        "optimizer_step": step,
+        "completion_text": f"<answer>{7 if right else 8}</answer>",
+        "completion_token_ids": (*tuple(range(3, 2 + entry.token_count)), 2),
+        "terminated": True,
+        "valid": True,
+        "reason": None,
+        "parsed_answer": "7" if right else "8",
+        "normalised_prediction": "7" if right else "8",
+        "normalised_gold": "7",
+        "normaliser_branch": "number",
+        "components": {"answer": float(right), "format": 0.0, "malformed": 0.0},
+        "total": float(right),
+    }
+    return TraceRow(**(values | changes))
+
+
+def sampled(rank: int, step: int) -> list[tuple[LedgerEntry, TraceRow]]:
+    """Return what a rank samples in a step: two slots, two generations each."""
+    entries = [
+        LedgerEntry(slot_id=f"s{slot}.r{rank}", visit=step, generation=generation, token_count=5 + generation)
+        for slot in range(BATCH // GENERATIONS)
+        for generation in range(GENERATIONS)
+    ]
+    return [(entry, row(entry, step)) for entry in entries]
+
+
+@dataclass
+class Run:
+    """A run directory and what belongs to it."""
+
+    folder: Path
+    plan: Plan
+    plan_bytes: bytes
+    preparation: Preparation | None = None
+    launches: int = 0
+
+    @classmethod
+    def of(cls, folder: Path, document: dict[str, Any]) -> Run:
+        return cls(folder=folder, plan=from_json(Plan, document), plan_bytes=canonical_bytes(document))
+
+    @property
+    def is_sft(self) -> bool:
+        return self.plan.reward is None
+
+    def prepare(self) -> Preparation:
+        self.launches += 1
+        self.preparation = prepare_run(
+            self.folder,
+            plan=self.plan,
+            plan_bytes=self.plan_bytes,
+            hardware=HARDWARE,
+            image=IMAGE,
+            code=CodeIdentity(commit=COMMIT, dirty=False, known_by="git"),
+            launch_id=f"launch-{self.launches}",
+        )
+        return self.preparation
+
+    def sample(
+        self,
+        steps: Sequence[int] = range(STEPS),
+        *,
+        frontiers: Sequence[RankFrontiers] = (),
+        change: Callable[[int, list[tuple[LedgerEntry, TraceRow]]], list[tuple[LedgerEntry, TraceRow]]] | None = None,
+    ) -> list[RankFrontiers]:
+        """Let every rank sample its steps from its frontier; return where they stand then."""
+        ends = []
+        for rank in range(self.plan.hardware.world_size):
+            binding = Binding.of(self.plan, rank)
+            at = frontiers[rank] if frontiers else None
+            with (
+                Ledger.open(self.folder, binding, at.ledger if at else None) as ledger,
+                Trace.open(self.folder, binding, at.trace if at else None, running_commit=COMMIT) as trace,
+            ):
+                for step in steps:
+                    pairs = sampled(rank, step)
+                    pairs = change(rank, pairs) if change else pairs
+                    ledger.append(entry for entry, _ in pairs)
+                    trace.append(scored for _, scored in pairs)
+                ends.append(RankFrontiers(rank=rank, ledger=ledger.frontier(), trace=trace.frontier()))
+        return ends
+
+    def checkpoint(self, step: int, frontiers: Sequence[RankFrontiers] = (), *, seal: bool = True) -> Path:
+        """Write a checkpoint with two files."""
+        folder = self.folder / f"checkpoint-{step}"
+        folder.mkdir()
+        save_file({"w": np.full((2, 2), step, dtype=np.float32)}, folder / "adapter_model.safetensors")
+        (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+        for rank_frontiers in frontiers:
+            write_rank_frontiers(folder, rank_frontiers)
+        if seal:
+            assert self.preparation is not None
+            seal_checkpoint(folder, self.plan, step=step, run_manifest_sha256=self.preparation.run_manifest_sha256)
+        return folder
+
+    def save_adapter(self, value: float = 0.5) -> str:
+        """Write the final adapter and return its tensor digest."""
+        folder = self.folder / "final-adapter"
+        folder.mkdir()
+        save_file({"lora_A": np.full((2, 3), value, dtype=np.float32)}, folder / "adapter_model.safetensors")
+        (folder / "adapter_config.json").write_text('{"peft_type":"LORA"}')
+        return file_tensors_sha256(folder / "adapter_model.safetensors")
+
+    def facts(self, tensors: str, **changes: Any) -> list[TrainingFacts]:
+        """Return what honest ranks would report."""
+        completions = STEPS * BATCH * RANKS
+        values: dict[str, Any] = {
+            "world_size": RANKS,
+            "optimizer_steps": STEPS,
+            "records": completions if self.is_sft else completions // GENERATIONS,
+            "sft_loss_tokens": 480 if self.is_sft else None,
+            "sampled_tokens": None if self.is_sft else completions // 2 * 11,
+            "completions": None if self.is_sft else completions,
+            "prompts_truncated": 0,
+            "trainable_parameters": 6,
+            "trainable_parameter_names_sha256": "1" * 64,
+            "initial_adapter_tensors_sha256": "2" * 64,
+            "final_adapter_tensors_sha256": tensors,
+            "base_weights_before_sha256": "3" * 64,
+            "base_weights_after_sha256": "3" * 64,
+            "peak_memory_bytes": 1000,
+            "device_seconds": 1.5,
+            "unchanged_adapter_steps": (),
+            "zero_gradient_steps": (2,),
+            "loss_terms": {"policy": LossTerm(present=True, finite=True, gradient=True)},
+            "log_history": ({"step": 1, "loss": 0.5, "reward": None}, {"step": 2, "loss": 0.25}),
+        }
+        return [TrainingFacts(rank=rank, **(values | changes)) for rank in range(RANKS)]
+
+    def launch_manifest(self) -> LaunchManifest:
+        assert self.preparation is not None
+        return LaunchManifest(
+            plan=self.plan,
+            run_folder=str(self.folder),
+            paths=ResolvedPaths(
+                model="m", initial_adapter=None, dataset="d", asset_root="a", evaluation="e", prompt="p"
+            ),
+            run_manifest_sha256=self.preparation.run_manifest_sha256,
+            running_commit=COMMIT,
+            launch_id=f"launch-{self.launches}",
+            resume_checkpoint=self.preparation.checkpoint,
+            report_to=(),
+            stop_at_step=None,
+        )
+
+    def completed(self, facts: Sequence[TrainingFacts]) -> list[RankOutcome]:
+        return [
+            RankOutcome(status="completed", optimizer_step=STEPS, facts=json.loads(json.dumps(fact.to_json())))
+            for fact in facts
+        ]

@@ -1,0 +1,184 @@
+"""A small world to train in: an untrained model of the real architecture, an adapter, digits, and plans over them."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from explicit_learning.arms import ARMS
+from explicit_learning.data.digits.writer import Size, write_dataset
+from explicit_learning.data.images import ImageStore
+from explicit_learning.data.prompt import load_system_prompt, prompt_messages
+from explicit_learning.data.reading import read_sft_rows
+from explicit_learning.files.resources import PROMPTS
+from explicit_learning.files.typed_json import from_json
+from explicit_learning.freeze.freezing import freeze
+from explicit_learning.launch.context import RankContext
+from explicit_learning.launch.signals import StopRequest
+from explicit_learning.plan.typed_plan import Lora, Plan, ResolvedPaths
+from explicit_learning.rundir.launch_manifest import LaunchManifest
+from explicit_learning.training.arguments import TEMPLATE_OPTIONS
+from explicit_learning.training.tokens import count_sft_pass
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+RANK, ALPHA = 4, 8.0
+TEACHING_STEPS = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """Folders of one world."""
+
+    folder: Path
+
+    @property
+    def model(self) -> Path:
+        return self.folder / "model"
+
+    @property
+    def adapter(self) -> Path:
+        return self.folder / "adapter"
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+
+def make_world(folder: Path) -> World:
+    """Write model, adapter and data. The model was taught a little, so that some sampled answers are right."""
+    import torch
+    from peft import get_peft_model
+
+    from assets.making.architecture import make_model, make_processor
+    from assets.making.tokenizer import make_tokenizer
+    from explicit_learning.files.resources import ROOT
+    from explicit_learning.training.state.adapters import write_adapter_folder
+    from explicit_learning.training.targets import lora_config, resolve_targets
+
+    world = World(folder=folder)
+    torch.manual_seed(0)
+    template = ROOT / "assets" / "making" / "chat_template.jinja"
+    tokenizer = make_tokenizer(template.read_text(encoding="utf-8"))
+    base = make_model(tokenizer)
+    processor = make_processor(tokenizer)
+    processor.save_pretrained(world.model)
+    processor.image_processor.save_pretrained(world.model)
+    write_dataset(world.data, seed=0, size=Size(sft_items=24, slot_groups=6, evaluation_groups=4))
+    teach(base, processor, world.data)
+    base.save_pretrained(world.model)
+    base.name_or_path = str(world.model)  # where PEFT looks for the vocabulary's size
+    lora = Lora(
+        rank=RANK,
+        alpha=ALPHA,
+        dropout=0.0,
+        target_modules="all-linear",
+        exclude_modules=("lm_head",),
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    policy = get_peft_model(base, lora_config(lora, targets=resolve_targets(base, lora), base=base))
+    with torch.no_grad():
+        for name, parameter in policy.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.005)
+    world.adapter.mkdir()
+    write_adapter_folder(world.adapter, policy, adapter="default", base_name="model")
+    return world
+
+
+def teach(model: Any, processor: Any, data: Path) -> None:
+    """Let the model learn what an answer looks like, from certificates: far from enough to be right often."""
+    import torch
+
+    rows = read_sft_rows(data / "sft_certificate.jsonl")
+    images, system = ImageStore(data), load_system_prompt(PROMPTS / "common_system.txt")
+    prompts = [
+        processor.apply_chat_template(
+            prompt_messages(system, row.question, row.choices, image_count=1),
+            tokenize=False,
+            add_generation_prompt=True,
+            **TEMPLATE_OPTIONS,
+        )
+        for row in rows
+    ]
+    texts = [f"{prompt}{row.assistant_response}<|im_end|>" for prompt, row in zip(prompts, rows, strict=True)]
+    shown = [[images.load(image) for image in row.images] for row in rows]
+    inputs = processor(text=texts, images=shown, padding=True, padding_side="right", return_tensors="pt")
+    asked = processor(text=prompts, images=shown, padding=True, padding_side="right", return_tensors="pt")
+    lengths = asked["attention_mask"].sum(1, keepdim=True)
+    places = torch.arange(inputs["input_ids"].shape[1])
+    learned = (places >= lengths) & (inputs["attention_mask"] == 1)
+    labels = inputs["input_ids"].masked_fill(~learned, -100)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
+    for _ in range(TEACHING_STEPS):
+        optimizer.zero_grad()
+        model(**inputs, labels=labels).loss.backward()
+        optimizer.step()
+
+
+def frozen(world: World, arm: str, name: str, **changes: Mapping[str, Any]) -> Plan:
+    """Freeze a plan of an arm; changes are merged into the draft's groups. SFT takes its length from the data."""
+    draft: dict[str, Any] = {
+        "arm": arm,
+        "model": {"path": "model"},
+        "initial_adapter": {"path": "adapter"},
+        "data": {"manifest": "data/dataset-manifest.json"},
+        "prompt": {"path": str(PROMPTS / "common_system.txt")},
+        "lora": {"rank": RANK, "alpha": ALPHA},
+        "optimisation": {
+            "max_steps": 3,
+            "per_device_batch_size": 8,
+            "gradient_accumulation_steps": 1,
+            "learning_rate": 0.003,
+            "gradient_checkpointing": False,
+            "save_interval": 3,
+            "dataloader_workers": 0,
+            "warmup_ratio": 0.0,
+        },
+        "generation": {"num_generations": 2, "max_prompt_tokens": 96, "max_completion_tokens": 8},
+    }
+    if ARMS[arm].is_sft:
+        del draft["initial_adapter"], draft["optimisation"]["max_steps"], draft["generation"]["num_generations"]
+    for group, change in changes.items():
+        draft[group] = {**draft.get(group, {}), **change}
+    file = world.folder / f"{name}.json"
+    plan, _ = freeze(draft, file=world.folder / "draft.json", out=file, count_sft=count_sft_pass)
+    return from_json(Plan, plan)
+
+
+def context(
+    world: World, plan: Plan, run: Path, *, rank: int = 0, resume: str | None = None, stop: int | None = None
+) -> RankContext:
+    """Return a rank's place in a run: a fresh one, or one that goes on at a checkpoint; ``stop`` ends it early."""
+    run.mkdir(parents=True, exist_ok=True)
+    manifest = LaunchManifest(
+        plan=plan,
+        run_folder=str(run),
+        paths=ResolvedPaths(
+            model=str(world.model),
+            initial_adapter=str(world.adapter) if plan.initial_adapter else None,
+            dataset=str((world.folder / plan.data.dataset.path).resolve()),
+            asset_root=str((world.folder / plan.data.asset_root).resolve()),
+            evaluation=str((world.folder / plan.data.evaluation_manifest.path).resolve()),
+            prompt=str((world.folder / plan.prompt.path).resolve()),
+        ),
+        run_manifest_sha256="0" * 64,
+        running_commit="0" * 40,
+        launch_id="test",
+        resume_checkpoint=resume,
+        report_to=(),
+        stop_at_step=stop,
+    )
+    return RankContext(
+        manifest=manifest,
+        rank=rank,
+        local_rank=rank,
+        world_size=plan.hardware.world_size,
+        stop=StopRequest(),
+        say=lambda _: None,
+        console=sys.stderr,
+    )

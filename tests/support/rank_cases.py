@@ -1,0 +1,181 @@
+"""Ranks that do one thing each, chosen by the variable ``CASE``, inside the real shell."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from explicit_learning.files.atomic import write_bytes, write_text
+from explicit_learning.launch.rank import run_rank
+from explicit_learning.launch.signals import ignore_signals_in_worker
+from explicit_learning.rundir.outcome import RankOutcome
+
+if TYPE_CHECKING:
+    import torch
+
+    from explicit_learning.launch.context import RankContext
+
+COMPLETED = RankOutcome(status="completed", optimizer_step=7)
+VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "PYTHONHASHSEED", "PYTHONSAFEPATH")
+
+
+def ready(context: RankContext) -> None:
+    write_text(context.manifest.run / f"ready-{context.rank}", str(os.getpid()))
+
+
+def until_agreed(context: RankContext) -> RankOutcome:
+    """Agree on a stop as a backend does, then save."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    ready(context)
+    step = 0
+    while True:
+        step += 1
+        wish = torch.tensor(int(context.stop.requested()))
+        dist.all_reduce(wish, op=dist.ReduceOp.MAX)
+        if wish.item():
+            break
+        time.sleep(0.02)
+    noted = [arrival.signal.name for arrival in context.stop.arrivals()]
+    facts = {"signals": noted, "rank": context.rank}
+    return RankOutcome(status="stopped", optimizer_step=step, checkpoint=f"checkpoint-{step}", facts=facts)
+
+
+def until_asked(context: RankContext) -> RankOutcome:
+    """Stop when this rank itself is asked."""
+    ready(context)
+    while not context.stop.requested():
+        time.sleep(0.02)
+    time.sleep(1)  # saving takes a while
+    facts = {"signals": [arrival.signal.name for arrival in context.stop.arrivals()], "pid": os.getpid()}
+    return RankOutcome(status="stopped", optimizer_step=1, checkpoint="checkpoint-1", facts=facts)
+
+
+def complete(context: RankContext) -> RankOutcome:
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    total = torch.tensor(context.rank + 1)
+    dist.all_reduce(total)
+    context.say(f"rank {context.rank} says hello")
+    print("printed by Python")
+    os.write(1, b"written by native code\n")
+    facts = {
+        "sum": int(total.item()),
+        "variables": {name: os.environ.get(name) for name in VARIABLES},
+        "own_session": os.getsid(0) == os.getpid(),
+        "files": sorted(_open_files()),
+    }
+    return RankOutcome(status="completed", optimizer_step=7, facts=facts)
+
+
+def _open_files() -> set[str]:
+    found = set()
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the one that lists the folder is closed by now
+            found.add(str(link.readlink()))
+    return found
+
+
+def one_fails(context: RankContext) -> RankOutcome:
+    if context.rank == 1:
+        return RankOutcome(status="failed", optimizer_step=3, message="the ledger is another run's", exit_code=65)
+    while not context.stop.requested():
+        time.sleep(0.02)
+    raise RuntimeError("[gloo] Connection closed by peer")
+
+
+def one_raises(context: RankContext) -> RankOutcome:
+    """Rank 1 finds the disk full while rank 0 waits for it in a collective."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    if context.rank == 1:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "checkpoint-5")
+    dist.all_reduce(torch.zeros(1))
+    return COMPLETED
+
+
+def nowhere_to_log(context: RankContext) -> RankOutcome:
+    """The disk is full, for the log too, and a child is there that no signal ends."""
+    del context
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(600)
+        os._exit(0)
+    full = os.open("/dev/full", os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(full, stream)
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "ledger.jsonl")
+
+
+def both_wait(context: RankContext) -> RankOutcome:
+    print("the last words of a rank")
+    ready(context)
+    time.sleep(600)
+    return COMPLETED
+
+
+def silent(context: RankContext) -> RankOutcome:
+    if context.rank == 1:
+        os._exit(0)
+    return COMPLETED
+
+
+def deaf(context: RankContext) -> RankOutcome:
+    """Never look at the stop request; a child of its own must not outlive it either."""
+    child = os.fork()
+    if child == 0:
+        time.sleep(600)
+        os._exit(0)
+    write_bytes(context.manifest.run / f"child-{context.rank}", str(child).encode())
+    checkpoint = context.manifest.run / "checkpoint-5"
+    if "CHECKPOINT" in os.environ and context.rank == 0:
+        checkpoint.mkdir()
+        write_text(checkpoint / "complete.json", "{}")
+    ready(context)
+    time.sleep(600)
+    return COMPLETED
+
+
+def workers(context: RankContext) -> RankOutcome:
+    """Read through a data-loader worker before and after a signal to everything in the rank's process group."""
+    from torch.utils.data import DataLoader, Dataset
+
+    class Pids(Dataset["torch.Tensor"]):
+        def __len__(self) -> int:
+            return 8
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            import torch
+
+            return torch.tensor([index, os.getpid()])
+
+    loader = DataLoader(
+        Pids(), num_workers=1, batch_size=None, prefetch_factor=2, worker_init_fn=ignore_signals_in_worker
+    )
+    rows = iter(loader)
+    first = next(rows)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        os.killpg(os.getpid(), number)
+    rest = [first, *rows]
+    facts = {
+        "indices": [int(row[0]) for row in rest],
+        "workers": len({int(row[1]) for row in rest}),
+        "requested": context.stop.requested(),
+    }
+    return RankOutcome(status="stopped", optimizer_step=1, facts=facts)
+
+
+if __name__ == "__main__":
+    run_rank(globals()[os.environ["CASE"]])

@@ -1,0 +1,148 @@
+"""Real plans, and ranks that run them in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from explicit_learning.files.resources import PLANS, PROMPTS, ROOT
+from explicit_learning.freeze.freezing import freeze
+from explicit_learning.training.tokens import count_sft_pass
+
+# The embedded model, as the demo's drafts name it.
+DEMO = PLANS / "demo" / "sft_certificate.json"
+MODEL = (DEMO.parent / json.loads(DEMO.read_text())["model"]["path"]).resolve()
+RANK = Path(__file__).with_name("rank_process.py")
+SECONDS = 600
+
+DRAFT: dict[str, Any] = {
+    "seed": 3,
+    "data_seed": 5,
+    "model": {"path": str(MODEL)},
+    "prompt": {"path": str(PROMPTS / "common_system.txt")},
+    "lora": {"rank": 4, "alpha": 8},
+    "optimisation": {
+        "per_device_batch_size": 8,
+        "learning_rate": 2e-3,
+        "gradient_checkpointing": False,
+        "save_interval": 100,
+        "dataloader_workers": 0,
+    },
+    "generation": {"max_prompt_tokens": 160, "max_completion_tokens": 12},
+}
+RL: dict[str, Any] = {
+    "optimisation": {"max_steps": 8, "per_device_batch_size": 16},
+    "generation": {"num_generations": 4},
+}
+
+
+def write_plan(path: Path, arm: str, data: Path, *changes: dict[str, Any]) -> Path:
+    """Freeze a plan for an arm; later changes win."""
+    draft: dict[str, Any] = {"arm": arm, "data": {"manifest": str(data / "dataset-manifest.json")}}
+    for change in (DRAFT, {} if arm.startswith("sft") else RL, *changes):
+        _merge(draft, change)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    freeze(draft, file=path.with_suffix(".draft.json"), out=path, count_sft=count_sft_pass)
+    return path
+
+
+def _merge(into: dict[str, Any], change: dict[str, Any]) -> None:
+    for name, value in change.items():
+        if isinstance(value, dict):
+            _merge(into.setdefault(name, {}), value)
+        else:
+            into[name] = value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a launch ended: each rank's outcome and what it said."""
+
+    outcomes: tuple[dict[str, Any], ...]
+    output: tuple[str, ...]
+
+    @property
+    def status(self) -> str:
+        """The one status of all ranks."""
+        [status] = {outcome["status"] for outcome in self.outcomes}
+        return str(status)
+
+
+def launch(plan: Path, run: Path, **options: str | int) -> Ended:
+    """Run a plan's ranks to their end, each in a new process, and return their outcomes.
+
+    Args:
+        plan: The frozen plan.
+        run: The run directory.
+        options: ``resume`` (a checkpoint's name), ``stop_after`` (steps of this launch after which rank 0 is asked to
+            stop).
+    """
+    world_size = json.loads(plan.read_text())["hardware"]["world_size"]
+    port = _free_port()
+    run.mkdir(parents=True, exist_ok=True)
+    processes = []
+    for rank in range(world_size):
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "PYTHONHASHSEED": str(rank),
+            "MALLOC_MMAP_THRESHOLD_": "4000000000",
+            "MALLOC_TRIM_THRESHOLD_": "4000000000",
+            "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+            "HF_HUB_OFFLINE": "1",
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(world_size),
+            "LOCAL_WORLD_SIZE": str(world_size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
+        arguments = [str(plan), str(run), json.dumps(options)]
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, str(RANK), *arguments],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+    output = tuple(process.communicate(timeout=SECONDS)[0] for process in processes)
+    outcomes = tuple(json.loads((run / f"outcome-{rank}.json").read_text()) for rank in range(world_size))
+    expected = [outcome["exit_code"] or 70 if outcome["status"] == "failed" else 0 for outcome in outcomes]
+    assert [process.returncode for process in processes] == expected, "\n".join(output)
+    return Ended(outcomes=outcomes, output=output)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def traces(run: Path, rank: int = 0) -> list[dict[str, Any]]:
+    """Return a rank's trace rows, without the header line."""
+    path = run / "accounting" / f"rank-{rank}" / "trace.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()[1:]]
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    """Return a run's metrics rows."""
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def records(run: Path) -> dict[str, bytes]:
+    """Return everything that must not depend on an interruption, by relative path."""
+    names = [
+        "metrics.jsonl",
+        *(f"final-adapter/{name}" for name in ("adapter_model.safetensors", "adapter_config.json")),
+    ]
+    names += [str(path.relative_to(run)) for path in sorted(run.glob("accounting/rank-*/*.jsonl"))]
+    return {name: (run / name).read_bytes() for name in names}

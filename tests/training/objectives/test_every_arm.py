@@ -1,0 +1,129 @@
+"""Every row of the table of arms trains on two ranks, and what must be equal is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from explicit_learning.arms import ARMS
+from explicit_learning.data.digits.writer import Size, write_dataset
+from explicit_learning.files.resources import ASSETS
+from explicit_learning.model_files.tensors import file_tensors_sha256
+from explicit_learning.plan.geometry import Geometry
+from explicit_learning.training.schedule import Schedule
+from tests.support.rank_processes import run_ranks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from explicit_learning.plan.typed_plan import Plan
+
+pytestmark = [pytest.mark.objectives, pytest.mark.training, pytest.mark.slow]
+
+RANKS, BATCH, GENERATIONS, STEPS = 2, 8, 2, 4
+SLOTS = 24  # of 6 groups: the fourth step begins the second visit
+PATIENCE_SECONDS = 600  # about a minute on two idle cores
+
+# The terms that an arm's loss is made of; with the default recipe PAPO's entropies have the weight 0.
+TRAINED = {
+    "sft_answer": {"cross_entropy"},
+    "sft_certificate": {"cross_entropy"},
+    "papo": {"policy", "perception"},
+    "evi_po": {"policy", "direction", "control", "evidence"},
+    "evi_po_no_direction": {"policy", "evidence"},
+    "evi_po_no_evidence": {"policy", "direction", "control"},
+    "evi_po_ce": {"policy", "direction", "control", "evidence"},
+    "evi_po_shuffled_evidence": {"policy", "direction", "control", "evidence"},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """An arm's run, and what each rank left."""
+
+    plan: Plan
+    run: Path
+    ranks: list[Any]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
+    """Train every arm from the embedded adapter, one after another on the same pair of processes."""
+    from tests.support.objective_world import World, frozen
+
+    folder = tmp_path_factory.mktemp("arms")
+    world = World(folder=folder / "world")
+    shutil.copytree(ASSETS / "tiny-vlm" / "model", world.model)
+    shutil.copytree(ASSETS / "tiny-vlm" / "sft-adapter", world.adapter)
+    write_dataset(world.data, seed=0, size=Size(sft_items=24, slot_groups=6, evaluation_groups=4))
+    plans = {}
+    for name, arm in ARMS.items():
+        optimisation: dict[str, Any] = {"per_device_batch_size": BATCH, "save_interval": STEPS}
+        if not arm.is_sft:
+            optimisation["max_steps"] = STEPS
+        plans[name] = frozen(
+            world,
+            name,
+            name,
+            lora={"rank": 16, "alpha": 32},
+            generation={"max_prompt_tokens": 128, "max_completion_tokens": 12},
+            optimisation=optimisation,
+            hardware={"world_size": RANKS},
+        )
+    runs = {name: folder / name for name in plans}
+    left = run_ranks(world, runs, ranks=RANKS, patience_seconds=PATIENCE_SECONDS)
+    return {name: Trained(plan=plans[name], run=runs[name], ranks=left[name]) for name in plans}
+
+
+def visits(run: Path, rank: int) -> list[tuple[int, str, int, int]]:
+    """Return a rank's completions as (step, slot, visit, generation), in the order of its trace."""
+    lines = (run / "accounting" / f"rank-{rank}" / "trace.jsonl").read_text(encoding="utf-8").splitlines()[1:]
+    rows = map(json.loads, lines)
+    return [(row["optimizer_step"], row["slot_id"], row["visit"], row["generation"]) for row in rows]
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_every_arm_trains_on_two_ranks(trained: dict[str, Trained], arm: str) -> None:
+    plan, run, ranks = trained[arm].plan, trained[arm].run, trained[arm].ranks
+    assert [rank["status"] for rank in ranks] == ["completed"] * RANKS
+    assert [rank["step"] for rank in ranks] == [plan.optimisation.max_steps] * RANKS
+    facts = [rank["facts"] for rank in ranks]
+    # Each rank's live adapter, and the file that one of them wrote.
+    adapters = {fact["final_adapter_tensors_sha256"] for fact in facts}
+    assert adapters == {file_tensors_sha256(run / "final-adapter" / "adapter_model.safetensors")}
+    assert facts[0]["initial_adapter_tensors_sha256"] not in adapters
+    terms = facts[0]["loss_terms"]
+    assert terms == facts[1]["loss_terms"]
+    assert all(term["present"] and term["finite"] for term in terms.values())
+    assert {name for name, term in terms.items() if term["gradient"]} == TRAINED.get(arm, {"policy"})
+    keys = [[sorted(row) for row in rank["logged"]] for rank in ranks]
+    assert keys[0] == keys[1]
+    assert len(keys[0]) >= plan.optimisation.max_steps
+    if not ARMS[arm].is_sft:
+        assert facts[0]["completions"] == RANKS * BATCH * STEPS
+
+
+def test_all_rl_arms_sample_the_same_slots_on_the_same_ranks(trained: dict[str, Trained]) -> None:
+    first = trained["answer_grpo"]
+    schedule = Schedule(
+        slot_ids=tuple({slot for rank in range(RANKS) for _, slot, _, _ in visits(first.run, rank)}),
+        data_seed=first.plan.data_seed,
+        geometry=Geometry.of(first.plan),
+        steps=STEPS,
+    )
+    everything = []
+    for rank in range(RANKS):
+        expected = [
+            (step, rollout.slot_id, rollout.visit, rollout.generation)
+            for step in range(STEPS)
+            for rollout in schedule.cycle(step, rank)
+        ]
+        everything += expected
+        for arm in (name for name, row in ARMS.items() if not row.is_sft):
+            assert visits(trained[arm].run, rank) == expected, arm
+    assert Counter(visit for _, _, visit, _ in everything) == {0: SLOTS * GENERATIONS, 1: 8 * GENERATIONS}

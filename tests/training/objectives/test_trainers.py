@@ -1,0 +1,166 @@
+"""The trainers on a real model: what is added is added, and what has no weight changes not one bit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from tests.support.objective_world import World
+
+pytestmark = [pytest.mark.objectives, pytest.mark.training]
+
+# Enough completions of a model that was never trained for some group to have two different rewards.
+GENERATION = {"num_generations": 8, "max_completion_tokens": 12, "max_prompt_tokens": 96}
+OPTIMISATION = {"per_device_batch_size": 32, "max_steps": 3}
+
+Run = tuple[dict[str, Any], list[dict[str, Any]], "Path"]
+
+
+@pytest.fixture
+def train(world: World, tmp_path: Path) -> Callable[..., Run]:
+    """Return a function that trains a plan of an arm; it gives facts, metrics and run folder."""
+    from explicit_learning.training import backend
+    from tests.support.objective_world import context, frozen
+
+    count = iter(range(100))
+
+    def run(arm: str, **changes: Mapping[str, Any]) -> Run:
+        merged = {"generation": GENERATION, "optimisation": OPTIMISATION}
+        for group, change in changes.items():
+            merged[group] = {**merged.get(group, {}), **change}
+        name = f"{arm}-{next(count)}"
+        plan = frozen(world, arm, f"{tmp_path.name}-{name}", **merged)
+        outcome = backend.run(context(world, plan, tmp_path / name))
+        assert outcome.status == "completed"
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        return outcome.facts, [json.loads(line) for line in lines], tmp_path / name
+
+    return run
+
+
+def final_digest(facts: dict[str, Any]) -> str:
+    digest: str = facts["final_adapter_tensors_sha256"]
+    return digest
+
+
+def completions(run: Path) -> bytes:
+    """What was sampled and how it was scored, in order."""
+    rows = [
+        json.loads(line) for path in sorted(run.glob("accounting/**/*trace*")) for line in path.read_text().splitlines()
+    ]
+    kept = [
+        [row.get(name) for name in ("slot_id", "visit", "generation", "completion_token_ids", "total")] for row in rows
+    ]
+    assert len(kept) > 32
+    return json.dumps(kept).encode()
+
+
+def test_without_weight_papos_masked_forward_changes_not_one_bit(train: Callable[..., Run]) -> None:
+    plain, metrics, run = train("answer_grpo")
+    assert max(row["grad_norm"] for row in metrics) > 0
+    none = {"gamma": 0.0, "eta_aug": 0.0, "eta_ori": 0.0}
+    without, _, other = train("papo", objective={"beta": 0.0, "papo": none})
+    graded, _, third = train("papo", objective={"beta": 0.0, "papo": {**none, "aug_entropy_grad": True}})
+    assert final_digest(without) == final_digest(plain) == final_digest(graded)
+    assert completions(run) == completions(other) == completions(third)
+    with_terms, _, _ = train("papo", objective={"beta": 0.0})
+    assert final_digest(with_terms) != final_digest(plain)
+
+
+def test_without_weight_evi_pos_forwards_change_not_one_bit(train: Callable[..., Run]) -> None:
+    plain, metrics, run = train("intervention_grpo")
+    assert max(row["grad_norm"] for row in metrics) > 0
+    without, scored, other = train("evi_po", objective={"evi_po": {"lambda_dir": 0.0, "lambda_ev": 0.0}})
+    assert scored[0]["evi_po/forwards"] > 0
+    assert final_digest(without) == final_digest(plain)
+    assert completions(run) == completions(other)
+
+
+def test_each_evi_po_arm_trains_something_of_its_own(train: Callable[..., Run]) -> None:
+    arms = ("evi_po", "evi_po_no_direction", "evi_po_no_evidence", "evi_po_ce", "evi_po_shuffled_evidence")
+    seen = {arm: train(arm) for arm in arms}
+    assert len({final_digest(facts) for facts, _, _ in seen.values()}) == len(arms)
+    forwards = {(row["evi_po/forwards"], row["evi_po/rows"]) for _, rows, _ in seen.values() for row in rows}
+    assert forwards == {(2.0, 48.0)}  # four slots a step, four views a group, three candidates; 32 rows a forward
+    trained = {
+        arm: {name for name, term in facts["loss_terms"].items() if term["gradient"]}
+        for arm, (facts, _, _) in seen.items()
+    }
+    assert "direction" not in trained["evi_po_no_direction"]
+    assert "evidence" not in trained["evi_po_no_evidence"]
+    for arm in ("evi_po", "evi_po_ce", "evi_po_shuffled_evidence"):
+        assert {"policy", "direction", "evidence"} <= trained[arm]
+    assert "control" in trained["evi_po_ce"]
+    assert all(
+        term["finite"] and term["present"] for facts, _, _ in seen.values() for term in facts["loss_terms"].values()
+    )
+
+
+def test_papo_d_trains_all_of_its_terms(train: Callable[..., Run]) -> None:
+    facts, metrics, _ = train(
+        "papo",
+        objective={"num_iterations": 2, "papo": {"recipe": "papo_d"}},
+        optimisation={"max_steps": 4, "save_interval": 4},
+    )
+    assert {name for name, term in facts["loss_terms"].items() if term["gradient"]} >= {
+        "perception",
+        "masked_entropy",
+        "original_entropy",
+    }
+    assert all(row["papo/k3"] >= 0 for row in metrics)
+
+
+def test_backward_passes_and_rows_per_forward_do_not_change_what_is_trained(train: Callable[..., Run]) -> None:
+    one_step = {"max_steps": 1, "save_interval": 1}
+    _, whole, first = train("evi_po", optimisation=one_step)
+    split = {**one_step, "per_device_batch_size": 4, "gradient_accumulation_steps": 8}
+    _, parts, second = train("evi_po", optimisation=split)
+    _, narrow, third = train("evi_po", optimisation=one_step, objective={"evi_po": {"max_rows_per_forward": 5}})
+    assert completions(first) == completions(second) == completions(third)
+    assert narrow[0]["evi_po/forwards"] == 10.0
+    for name in ("evi_po/shift", "evi_po/evidence", "evi_po/delta", "grad_norm"):
+        assert parts[0][name] == pytest.approx(whole[0][name], rel=1e-4, abs=1e-6)
+        assert narrow[0][name] == pytest.approx(whole[0][name], rel=1e-4, abs=1e-6)
+
+
+def test_a_step_that_changes_nothing_is_reported(train: Callable[..., Run]) -> None:
+    # Every completion is worth the same, whatever it says: no group has anything to prefer.
+    facts, metrics, _ = train("answer_grpo", reward={"answer": 0.0, "malformed": 0.0})
+    assert facts["unchanged_adapter_steps"] == facts["zero_gradient_steps"] == [1, 2, 3]
+    assert final_digest(facts) == facts["initial_adapter_tensors_sha256"]
+    assert facts["loss_terms"] == {"policy": {"present": True, "finite": True, "gradient": False}}
+    assert [row["groups/zero_variance"] for row in metrics] == [4.0, 4.0, 4.0]
+    # Terms are told apart: what EVI-PO adds does not pass for a gradient of the rewards.
+    facts, _, _ = train("evi_po", reward={"answer": 0.0, "malformed": 0.0})
+    assert facts["zero_gradient_steps"] == []
+    assert {name for name, term in facts["loss_terms"].items() if term["gradient"]} >= {"direction", "evidence"}
+    assert facts["loss_terms"]["policy"] == {"present": True, "finite": True, "gradient": False}
+
+
+@pytest.mark.parametrize("arm", ["papo", "evi_po"])
+def test_stopping_and_resuming_changes_not_one_bit(
+    train: Callable[..., Run], world: World, tmp_path: Path, arm: str
+) -> None:
+    from explicit_learning.training import backend
+    from tests.support.objective_world import context, frozen
+
+    optimisation = {"max_steps": 4, "save_interval": 2}
+    whole, metrics, run = train(arm, optimisation=optimisation)
+    changes = {"generation": GENERATION, "optimisation": {**OPTIMISATION, **optimisation}}
+    plan, other = frozen(world, arm, f"{tmp_path.name}-resumed", **changes), tmp_path / "resumed"
+    other.mkdir()
+    shutil.copy(world.folder / f"{tmp_path.name}-resumed.json", other / "plan.json")
+    assert backend.run(context(world, plan, other, stop=2)).status == "stopped"
+    outcome = backend.run(context(world, plan, other, resume="checkpoint-2"))
+    assert outcome.status == "completed"
+    assert final_digest(outcome.facts) == final_digest(whole)
+    assert outcome.facts["loss_terms"] == whole["loss_terms"]
+    assert completions(other) == completions(run)
+    assert [json.loads(line) for line in (other / "metrics.jsonl").read_text().splitlines()] == metrics

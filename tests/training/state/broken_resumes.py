@@ -1,0 +1,204 @@
+"""Resume one run in many ways, each with one loader broken: PLAN FOLDER. Prints one JSON object.
+
+All in one process, because importing the trainers costs more than all resumes together.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import socket
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import numpy as np
+import torch
+
+from explicit_learning.errors import Refusal
+from explicit_learning.training import backend
+from explicit_learning.training.state import checkpointing, resume_check
+from explicit_learning.training.state.checkpointing import DurableTrainer
+from tests.support.rank_process import _context
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from explicit_learning.launch.context import RankContext
+
+NOTHING: Callable[..., None] = lambda *_, **__: None  # noqa: E731 - what a loader does that is never called
+
+
+@contextmanager
+def policy_not_restored() -> Iterator[None]:
+    """A loader that says nothing and restores only the reference, and no proof right behind it."""
+    real = checkpointing.load_adapter_weights
+
+    def load(model: Any, folder: Path, *, adapter: str, **more: Any) -> None:
+        if adapter == "ref":
+            real(model, folder, adapter=adapter, **more)
+
+    with (
+        mock.patch.object(checkpointing, "load_adapter_weights", load),
+        mock.patch.object(DurableTrainer, "_prove", NOTHING),
+    ):
+        yield
+
+
+@contextmanager
+def reference_anchored_anew() -> Iterator[None]:
+    """A reference that is taken from the resumed policy, and no longer the adapter that the run began with."""
+    real = checkpointing.load_adapter_weights
+
+    def load(model: Any, folder: Path, *, adapter: str, **more: Any) -> None:
+        real(model, folder.parent if adapter == "ref" else folder, adapter=adapter, **more)
+
+    with (
+        mock.patch.object(checkpointing, "load_adapter_weights", load),
+        mock.patch.object(DurableTrainer, "_prove", NOTHING),
+    ):
+        yield
+
+
+@contextmanager
+def base_weights_drift() -> Iterator[None]:
+    """What merging and unmerging an adapter does to weights."""
+    real = DurableTrainer._load_from_checkpoint
+
+    def load(self: DurableTrainer, *args: Any, **more: Any) -> None:
+        real(self, *args, **more)
+        base = resume_check.base_tensors(self.accelerator.unwrap_model(self.model))
+        next(tensor for tensor in base.values() if tensor.dim() > 1).data[0, 0] += 1e-4
+
+    with mock.patch.object(DurableTrainer, "_load_from_checkpoint", load):
+        yield
+
+
+@contextmanager
+def loaded(which: str, change: Callable[[Any], Any]) -> Iterator[None]:
+    """A file of the checkpoint that arrives changed."""
+    real = checkpointing.load_tensors
+
+    def load(path: Path) -> Any:
+        return change(real(path)) if path.name == which else real(path)
+
+    with mock.patch.object(checkpointing, "load_tensors", load):
+        yield
+
+
+def without_moments(state: dict[str, Any]) -> dict[str, Any]:
+    return state | {"state": {}}
+
+
+def one_moment_off(state: dict[str, Any]) -> dict[str, Any]:
+    tensor: torch.Tensor = state["state"][0]["exp_avg_sq"]
+    tensor.view(-1)[0] += 1e-12
+    return state
+
+
+def a_step_behind(state: dict[str, Any]) -> dict[str, Any]:
+    return state | {"last_epoch": state["last_epoch"] - 1}
+
+
+@contextmanager
+def last_log_forgotten() -> Iterator[None]:
+    real = checkpointing.load_counters
+
+    def load(folder: Path, rank: int) -> dict[str, Any]:
+        counters = real(folder, rank)
+        return counters | {"trainer": counters["trainer"] | {"last_logged": 0}}
+
+    with mock.patch.object(checkpointing, "load_counters", load):
+        yield
+
+
+@contextmanager
+def one_number_later(draw: Callable[[], Any]) -> Iterator[None]:
+    real = checkpointing.restore_random_streams
+
+    def restore(streams: dict[str, Any]) -> None:
+        real(streams)
+        draw()
+
+    with mock.patch.object(checkpointing, "restore_random_streams", restore):
+        yield
+
+
+@contextmanager
+def never_called(method: str) -> Iterator[None]:
+    with mock.patch.object(DurableTrainer, method, NOTHING):
+        yield
+
+
+@contextmanager
+def nothing_broken() -> Iterator[None]:
+    yield
+
+
+CASES: dict[str, Callable[[], Any]] = {
+    "nothing": nothing_broken,
+    "policy": policy_not_restored,
+    "reference": reference_anchored_anew,
+    "base": base_weights_drift,
+    "optimizer": lambda: loaded("optimizer.pt", without_moments),
+    "one moment": lambda: loaded("optimizer.pt", one_moment_off),
+    "scheduler": lambda: loaded("scheduler.pt", a_step_behind),
+    "counters": last_log_forgotten,
+    "python": lambda: one_number_later(random.random),
+    "numpy": lambda: one_number_later(np.random.random),
+    "torch": lambda: one_number_later(lambda: torch.rand(1)),
+    "no adapters": lambda: never_called("_load_from_checkpoint"),
+    "no optimizer": lambda: never_called("_load_optimizer_and_scheduler"),
+    "no counters": lambda: never_called("restore_counters"),
+    "no streams": lambda: never_called("_load_rng_state"),
+}
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def resume(context: RankContext) -> dict[str, Any]:
+    run = context.manifest.run
+    try:
+        outcome = backend.run(context)
+        result: dict[str, Any] = {"status": outcome.status, "step": outcome.optimizer_step}
+    except Refusal as refusal:
+        result = {
+            "code": int(refusal.exit_code),
+            "faults": {str(fault.pointer): fault.found for fault in refusal.faults},
+        }
+    audits = [json.loads(path.read_text()) for path in (run / "resume-audits").glob("*.json")]
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    resumes = [event["data"]["passed"] for event in events if event["kind"] == "resume"]
+    return result | {"audits": audits, "resumes": resumes}
+
+
+def main() -> None:
+    """Write a checkpoint, then resume from a copy of it in every way."""
+    plan, folder = Path(sys.argv[1]), Path(sys.argv[2])
+    os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
+    first = _context(plan, folder / "origin", {"stop_at_step": 5})
+    (folder / "origin").mkdir()
+    shutil.copy(plan, folder / "origin" / "plan.json")
+    outcome = backend.run(first)
+    results: dict[str, Any] = {"first": outcome.checkpoint}
+    for name, broken in CASES.items():
+        run = folder / name.replace(" ", "-")
+        shutil.copytree(folder / "origin", run)
+        context = _context(plan, run, {"resume": "checkpoint-5"})
+        context = replace(context, manifest=replace(context.manifest, audit=True))
+        with broken():
+            results[name] = resume(context)
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
