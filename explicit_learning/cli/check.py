@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.cli.output import add_json_argument, answer
 from explicit_learning.gates.check import check_plan
+from explicit_learning.plan.reading import read_plan
 
 if TYPE_CHECKING:
     import argparse
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Check, and print every fault."""
-    checked = check_plan(args.plan, out=args.out)
+    checked = check_plan(read_plan(args.plan), out=args.out)
     warnings = checked.document.warnings
     for warning in warnings:
         print(f"warning: {args.plan} {warning}", file=sys.stderr)

@@ -23,6 +23,7 @@ from explicit_learning.launch.environment import rank_environment
 from explicit_learning.launch.json_answer import JSON_VARIABLE
 from explicit_learning.launch.multi_node.nodes import Nodes, add_node_arguments, named_nodes
 from explicit_learning.launch.start import exec_into_launcher
+from explicit_learning.plan.reading import read_plan
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
 from explicit_learning.rundir.checkpoints import step_of
 from explicit_learning.rundir.run_lock import hold_run
@@ -65,15 +66,13 @@ def run(args: argparse.Namespace) -> ExitCode:
     nodes = named_nodes(args)
     count = nodes.count if nodes else 1
     say(f"checking {args.plan}")
-    checked = check_plan(args.plan, out=args.out, nodes=count)
-    plan = checked.document.plan
-    if plan is None:
+    document = read_plan(args.plan)
+    plan = document.plan
+    out = args.out if args.out or plan is None else default_run_folder(plan.run_id)
+    checked = check_plan(document, out=out, nodes=count)
+    if plan is None or out is None or checked.faults:
         raise Refusal(checked.faults)
-    folder = args.out or default_run_folder(plan.run_id)
-    if args.out is None:
-        checked = check_plan(args.plan, out=folder, nodes=count)
-    if checked.faults:
-        raise Refusal(checked.faults)
+    folder = out
     named_trackers(os.environ, run_mode=plan.run_mode)  # refuses before anything is written
     for warning in checked.document.warnings:
         print(f"warning: {args.plan} {warning}", file=sys.stderr)

@@ -82,18 +82,15 @@ def _resolve(document: PlanDocument) -> ResolvedPaths:
     )
 
 
-def check_plan(path: Path, *, out: Path | None, nodes: int = 1) -> Checked:
-    """Run every gate on a plan file.
+def check_plan(document: PlanDocument, *, out: Path | None, nodes: int = 1) -> Checked:
+    """Run every gate on a plan.
 
     Args:
-        path: The plan.
+        document: The plan as `read_plan` read it.
         out: The run folder; ``None`` leaves the gates on output and disk out.
         nodes: Machines that share the ranks; this one is asked for its part.
-
-    Raises:
-        Refusal: If the plan file cannot be read at all.
     """
-    document = read_plan(path)
+    path = document.path
     gates = _Gates(document=document, base=path.resolve().parent, file=str(path), out=out, nodes=nodes)
     return Checked(document=document, faults=(*document.faults, *gates.faults()))
 

@@ -18,7 +18,7 @@ from explicit_learning.files.resources import ASSETS, PLANS, ROOT
 from explicit_learning.freeze.freezing import SftPass, freeze
 from explicit_learning.gates.check import check_plan
 from explicit_learning.model_files.folders import adapter_sha256
-from explicit_learning.plan.reading import frozen_config_sha256, load_plan
+from explicit_learning.plan.reading import frozen_config_sha256, load_plan, read_plan
 
 DRAFT = PLANS / "demo" / "answer_grpo.json"
 SFT_DRAFT = PLANS / "demo" / "sft_certificate.json"
@@ -110,7 +110,10 @@ def test_the_gates_accept_what_was_frozen_and_notice_what_changed_since(
     freeze(draft, file=DRAFT, out=out, count_sft=no_sft)
 
     def gates() -> set[str]:
-        return {fault.gate for fault in check_plan(out, out=tmp_path / "run").faults} - {"environment", "lock"}
+        return {fault.gate for fault in check_plan(read_plan(out), out=tmp_path / "run").faults} - {
+            "environment",
+            "lock",
+        }
 
     assert gates() == set()
     (blank_adapter / "adapter_config.json").write_text("{ }")
@@ -121,7 +124,7 @@ def test_the_embedded_dataset_is_made_beside_the_plan(draft: dict[str, Any], tmp
     draft["data"] = {"digits": {"seed": 3, "size": "quick"}}
     plan, _ = freeze(draft, file=DRAFT, out=tmp_path / "plan.json", count_sft=no_sft)
     assert plan["data"]["dataset"]["path"] == "digits-3-quick/slots.jsonl"
-    assert check_plan(tmp_path / "plan.json", out=None).document.plan is not None
+    assert check_plan(read_plan(tmp_path / "plan.json"), out=None).document.plan is not None
 
 
 def test_an_sft_plan_takes_its_steps_from_the_rows(digits_manifest: Path, tmp_path: Path) -> None:
@@ -230,4 +233,8 @@ def test_the_demos_drafts_freeze_as_they_are_and_fit_into_a_plain_containers_sha
     document = json.loads(path.read_text()) | {"data": {"manifest": str(digits_manifest)}}
     freeze(document, file=path, out=tmp_path / "plan.json", count_sft=ten_steps)
     # The gate itself, in /dev/shm of whatever size: 64 MiB is what Docker gives without --shm-size.
-    assert not {fault.gate for fault in check_plan(tmp_path / "plan.json", out=None).faults} & {"shm", "data", "plan"}
+    assert not {fault.gate for fault in check_plan(read_plan(tmp_path / "plan.json"), out=None).faults} & {
+        "shm",
+        "data",
+        "plan",
+    }

@@ -14,7 +14,7 @@ from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.resources import ASSETS, PLANS
 from explicit_learning.freeze.freezing import SftPass, freeze
 from explicit_learning.gates.check import check_plan
-from explicit_learning.plan.reading import FROZEN, frozen_config_sha256
+from explicit_learning.plan.reading import FROZEN, frozen_config_sha256, read_plan
 from tests.support.datasets import Builder
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def plan(good: Builder, blank_adapter: Path, tmp_path: Path) -> Path:
 
 
 def faults(plan: Path) -> list[Fault]:
-    return [fault for fault in check_plan(plan, out=None).faults if fault.gate in INPUTS]
+    return [fault for fault in check_plan(read_plan(plan), out=None).faults if fault.gate in INPUTS]
 
 
 def places(plan: Path) -> set[tuple[str, str]]:
