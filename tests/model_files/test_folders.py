@@ -12,14 +12,9 @@ import pytest
 from explicit_learning.errors import ExitCode
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.hashing import snapshot_sha256
-from explicit_learning.inputs.folders import check_folder
-from explicit_learning.model_files.folders import (
-    adapter_sha256,
-    adapter_structure,
-    model_structure,
-    terminal_token_ids,
-)
+from explicit_learning.model_files.folders import adapter_sha256, adapter_structure, model_structure
 from explicit_learning.model_files.headers import lora_parameter_bound
+from explicit_learning.model_files.terminal_tokens import terminal_tokens
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -80,7 +80,7 @@ def make_world(folder: Path) -> World:
         bias="none",
         task_type="CAUSAL_LM",
     )
-    policy = get_peft_model(base, lora_config(lora, targets=resolve_targets(base, lora), base=base))
+    policy = get_peft_model(base, lora_config(lora, targets=resolve_targets(linear_names(base), lora), base=base))
     with torch.no_grad():
         for name, parameter in policy.named_parameters():
             if "lora_B" in name:
