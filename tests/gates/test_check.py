@@ -50,12 +50,10 @@ def faults(plan: Path) -> list[Fault]:
     return [fault for fault in check_plan(read_plan(plan), out=None).faults if fault.gate not in ELSEWHERE]
 
 
-@pytest.mark.checkout
 def test_a_plan_in_order_has_no_fault(plan: Path) -> None:
     assert faults(plan) == []
 
 
-@pytest.mark.checkout
 @pytest.mark.parametrize("run_mode", ["main", "smoke"])
 def test_an_unknown_tracker_is_refused_by_check_and_run_alike(
     plan: Path, monkeypatch: pytest.MonkeyPatch, run_mode: str

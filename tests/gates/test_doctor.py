@@ -9,6 +9,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from explicit_learning.files.resources import ROOT
 
 if TYPE_CHECKING:
@@ -84,6 +86,7 @@ def test_where_nothing_could_run(nvml: Any, tmp_path: Path, listing: Callable[[P
     assert listing(tmp_path) == ["file", "nvml"]
 
 
+@pytest.mark.checkout
 def test_what_stops_every_run_is_foreseen(nvml: Any, tmp_path: Path) -> None:
     code, text = doctor(nvml, "--json", EXPLICIT_REPORT_TO="wandb", PATH=str(tmp_path))
     found = json.loads(text)

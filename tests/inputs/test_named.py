@@ -218,20 +218,20 @@ def test_terminal_tokens_are_those_of_the_model(draft: dict[str, Any], tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("lora", "pointer", "found", "expected"),
+    ("lora", "told"),
     [
-        ({"rank": 8}, "/r", "16", "8, the plan's lora.rank"),
-        ({"alpha": 8}, "/lora_alpha", "32", "8.0, the plan's lora.alpha"),
+        ({"rank": 8}, ("/r", "16", "8, the plan's lora.rank")),
+        ({"alpha": 8}, ("/lora_alpha", "32", "8.0, the plan's lora.alpha")),
     ],
 )
 def test_an_adapter_of_another_rank_or_scale_is_refused_when_frozen_and_when_checked(
-    draft: dict[str, Any], tmp_path: Path, lora: dict[str, Any], pointer: str, found: str, expected: str
+    draft: dict[str, Any], tmp_path: Path, lora: dict[str, Any], told: tuple[str, str, str]
 ) -> None:
     out = tmp_path / "plan.json"
     assert freezing(draft, out) == []
     (fault,) = checking(frozen_again(out, lora=lora))
-    assert place(fault) == ("adapter_config.json", pointer)
-    assert (fault.found, fault.expected) == (found, expected)
+    assert place(fault)[0] == "adapter_config.json"
+    assert (fault.pointer, fault.found, fault.expected) == told
     draft["lora"] |= lora
     assert freezing(draft, tmp_path / "another.json") == [fault]
 
