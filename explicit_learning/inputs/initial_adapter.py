@@ -47,6 +47,9 @@ INCIDENTAL = frozenset(
         "target_modules",
     }
 )
+# Without these, a configuration is not that of a LoRA adapter.
+REQUIRED = frozenset({"peft_type", "task_type"})
+PLAIN = "name a plain LoRA adapter, such as the final-adapter folder of a completed SFT run"
 # Every other field switches a variant of LoRA on, and is null, false or empty in a plain adapter, except these.
 NEUTRAL = {"init_lora_weights": True, "megatron_core": "megatron.core", "qalora_group_size": 16}
 
@@ -103,23 +106,26 @@ def configuration_faults(path: Path, lora: Lora) -> list[Fault]:
     config = load_json(path, gate=context.gate)
     if not isinstance(config, dict):
         raise context.refusal(found=found_text(config), expected="a JSON object")
-    planned = {
-        "peft_type": (config.get("peft_type"), "LORA", "the only kind of adapter here"),
-        "r": (config.get("r", PEFT_RANK), lora.rank, "the plan's lora.rank"),
-        "lora_alpha": (config.get("lora_alpha", PEFT_ALPHA), lora.alpha, "the plan's lora.alpha"),
-        "bias": (config.get("bias", "none"), lora.bias, "the plan's lora.bias"),
-        "task_type": (config.get("task_type"), lora.task_type, "the plan's lora.task_type"),
+    scale = {
+        "r": (config.get("r", PEFT_RANK), lora.rank, "lora.rank"),
+        "lora_alpha": (config.get("lora_alpha", PEFT_ALPHA), lora.alpha, "lora.alpha"),
     }
     faults = [
-        context.fault(pointer=f"/{name}", found=found_text(found), expected=f"{found_text(expected)}, {what}")
-        for name, (found, expected, what) in planned.items()
-        if found != expected
+        context.fault(
+            pointer=f"/{name}",
+            found=found_text(found),
+            expected=f"{planned:g}, the plan's {field}",
+            fix=f"set {field} to {found_text(found)}, or name an adapter that was trained with {planned:g}",
+        )
+        for name, (found, planned, field) in scale.items()
+        if found != planned
     ]
-    for name in sorted(config.keys() - planned.keys() - INCIDENTAL):
-        value, neutral = config[name], NEUTRAL.get(name)
-        if value and value != neutral:
-            expected = f"{found_text(neutral)}: only plain LoRA adapters are trained here"
-            faults.append(context.fault(pointer=f"/{name}", found=found_text(value), expected=expected))
+    plain = NEUTRAL | {"peft_type": "LORA", "task_type": lora.task_type, "bias": lora.bias}
+    for name in sorted({*REQUIRED, *config} - scale.keys() - INCIDENTAL):
+        value, neutral = config.get(name), plain.get(name)
+        if value != neutral and (value or name in REQUIRED):
+            expected = f"{found_text(neutral)}, as in a plain LoRA adapter"
+            faults.append(context.fault(pointer=f"/{name}", found=found_text(value), expected=expected, fix=PLAIN))
     return faults
 
 

@@ -221,7 +221,7 @@ def test_terminal_tokens_are_those_of_the_model(draft: dict[str, Any], tmp_path:
     ("lora", "told"),
     [
         ({"rank": 8}, ("/r", "16", "8, the plan's lora.rank")),
-        ({"alpha": 8}, ("/lora_alpha", "32", "8.0, the plan's lora.alpha")),
+        ({"alpha": 8}, ("/lora_alpha", "32", "8, the plan's lora.alpha")),
     ],
 )
 def test_an_adapter_of_another_rank_or_scale_is_refused_when_frozen_and_when_checked(
