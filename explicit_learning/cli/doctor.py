@@ -11,7 +11,7 @@ import json
 import os
 import platform
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,16 @@ from explicit_learning.gates.image import DIGEST_VARIABLE, check_image, image_id
 from explicit_learning.gates.machine import measure_hardware, read_limits
 from explicit_learning.gates.nvml import Inventory, NvmlUnavailable, read_inventory
 from explicit_learning.gates.output import check_output
-from explicit_learning.gates.shm import SHARED_MEMORY, LoaderShape, check_shm, required_shm_bytes
+from explicit_learning.gates.shm import (
+    SHARED_MEMORY,
+    LoaderShape,
+    check_shm,
+    pixel_values_per_token,
+    required_shm_bytes,
+)
+from explicit_learning.gates.trackers import check_trackers
 from explicit_learning.gates.visible import VisibleDevices, visible_devices
+from explicit_learning.inputs.code import code_faults
 from explicit_learning.lock import FULL_LOCK
 from explicit_learning.lock.installed import nearest_lock
 from explicit_learning.plan.typed_plan import Hardware
@@ -56,8 +64,16 @@ SHOWN_WIDTH = 300
 GIB = 2**30
 # A plan that asks for nothing in particular: four workers that prefetch two batches, on rows that fill 4096 tokens of
 # Qwen3.5, one GPU per rank. The small one is the embedded default's.
-GPU_ROWS = LoaderShape(ranks=1, workers=4, prefetch=2, rows_per_batch=4, tokens_per_row=4096, image_tokens_per_row=2048)
-CPU_ROWS = LoaderShape(ranks=1, workers=4, prefetch=2, rows_per_batch=16, tokens_per_row=128, image_tokens_per_row=4)
+GPU_ROWS = LoaderShape(
+    ranks=1,
+    workers=4,
+    prefetch=2,
+    rows_per_batch=4,
+    tokens_per_row=4096,
+    image_tokens_per_row=2048,
+    values_per_image_token=pixel_values_per_token(32),
+)
+CPU_ROWS = replace(GPU_ROWS, rows_per_batch=16, tokens_per_row=128, image_tokens_per_row=4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +117,11 @@ def _examine() -> _Findings:
     inventory = read_inventory()
     runs = Path(os.environ.get("EXPLICIT_RUNS") or "runs")
     lock, cpu_environment, gpu_environment = _environment_faults()
-    output = check_output(runs / "RUN_ID", frozen_config_sha256=None)
+    common = [
+        *code_faults(),
+        *check_trackers(os.environ),
+        *check_output(runs / "RUN_ID", frozen_config_sha256=None),
+    ]
     visible = visible_devices(inventory.gpus if isinstance(inventory, Inventory) else (), os.environ)
     return _Findings(
         inventory=inventory,
@@ -116,13 +136,13 @@ def _examine() -> _Findings:
             *cpu_environment,
             *check_hardware(_any_hardware("cpu"), inventory=inventory),
             *check_shm(required_shm_bytes(CPU_ROWS, "cpu")),
-            *output,
+            *common,
         ],
         gpu_faults=[
             *gpu_environment,
             *check_hardware(_any_hardware("cuda"), inventory=inventory),
             *check_shm(required_shm_bytes(GPU_ROWS, "cuda")),
-            *output,
+            *common,
         ],
     )
 

@@ -73,7 +73,6 @@ def run(args: argparse.Namespace) -> ExitCode:
     if plan is None or out is None or checked.faults:
         raise Refusal(checked.faults)
     folder = out
-    named_trackers(os.environ, run_mode=plan.run_mode)  # refuses before anything is written
     for warning in checked.document.warnings:
         print(f"warning: {args.plan} {warning}", file=sys.stderr)
     os.environ[JSON_VARIABLE] = "1" if args.json else ""

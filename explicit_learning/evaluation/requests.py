@@ -18,7 +18,7 @@ from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.strict_json import load_json
-from explicit_learning.gates.check import check_inputs
+from explicit_learning.inputs.frozen import frozen_paths
 from explicit_learning.launch.environment import rank_environment
 from explicit_learning.model_files.folders import adapter_sha256
 from explicit_learning.plan.reading import load_plan
@@ -75,7 +75,7 @@ def evaluation_of_run(run: Path, which: Which, *, plan_file: Path | None = None)
         raise Refusal(_fault(run, "no plan.json", "a run directory", fix, ExitCode.USAGE))
     plan = load_plan(run / "plan.json")
     file = plan_file or _started_with(run)
-    paths = check_inputs(file, expected=plan.frozen_config_sha256)
+    paths = frozen_paths(file, expected=plan.frozen_config_sha256)
     adapter = {"final": run / "final-adapter", "initial": paths.initial_adapter, "base": None}[which]
     if which == "final" and not (run / "training-complete.json").is_file():
         raise Refusal(_fault(run, "no training-complete.json", "a completed run", "finish it first: el run PLAN --out"))

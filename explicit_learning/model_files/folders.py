@@ -16,10 +16,9 @@ from explicit_learning.files.hashing import hash_files
 from explicit_learning.model_files.headers import safetensors_header
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["ADAPTER_FILES", "adapter_sha256", "adapter_structure", "model_structure", "terminal_token_ids"]
+__all__ = ["ADAPTER_FILES", "adapter_sha256", "adapter_structure", "model_structure"]
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 MODEL_FILES = ("config.json", "tokenizer.json")
@@ -116,32 +115,3 @@ def adapter_sha256(folder: Path) -> str:
     """
     hashes = hash_files([folder / name for name in ADAPTER_FILES])
     return sha256_json({path.name: digest for path, digest in hashes.items()})
-
-
-def terminal_token_ids(folder: Path) -> tuple[int, ...]:
-    """Return a model's whole set of end-of-sequence tokens, sorted: generation config, config and tokenizer together.
-
-    Raises:
-        ValueError: If none of them names one.
-        OSError: If the model's configuration cannot be read.
-    """
-    found = set(_eos_of_configs(folder))
-    tokenizer_config = json.loads((folder / "tokenizer_config.json").read_text())
-    eos = tokenizer_config.get("eos_token")
-    text = eos.get("content") if isinstance(eos, dict) else eos
-    if text:
-        tokenizer = json.loads((folder / "tokenizer.json").read_text())
-        found |= {token["id"] for token in tokenizer.get("added_tokens", ()) if token["content"] == text}
-        found |= {tokenizer["model"]["vocab"][text]} if text in tokenizer["model"].get("vocab", {}) else set()
-    if not found:
-        raise ValueError("no end-of-sequence token")
-    return tuple(sorted(found))
-
-
-def _eos_of_configs(folder: Path) -> Iterator[int]:
-    for name in ("generation_config.json", "config.json"):
-        if (folder / name).is_file():
-            config = json.loads((folder / name).read_text())
-            for holder in (config, config.get("text_config") or {}):
-                ids = holder.get("eos_token_id")
-                yield from ids if isinstance(ids, list) else [ids] if ids is not None else []

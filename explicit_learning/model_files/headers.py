@@ -36,7 +36,14 @@ def safetensors_header(path: Path) -> dict[str, Any]:
     if not isinstance(header, dict):
         raise TypeError(f"{path.name} has no header")
     header.pop("__metadata__", None)
+    for name, entry in header.items():
+        if not (isinstance(entry, dict) and isinstance(entry.get("dtype"), str) and _is_shape(entry.get("shape"))):
+            raise ValueError(f"{path.name} has no dtype and shape for {name}")
     return header
+
+
+def _is_shape(value: Any) -> bool:  # noqa: ANN401 - any JSON value
+    return isinstance(value, list) and all(type(side) is int and side >= 0 for side in value)
 
 
 def lora_parameter_bound(folder: Path, rank: int) -> int:

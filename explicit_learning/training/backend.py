@@ -185,7 +185,6 @@ def _certificate_trainer(context: RankContext, policy: Policy, loop: Loop, recor
     return CertificateTrainer(
         loop=loop,
         records=records,
-        targets=policy.targets,
         model=policy.model,
         args=sft_arguments(context, adapted_head=adapted_head),
         rows=CertificateRows(rows[: counted.records], system=system, images=_images(context)),
@@ -232,7 +231,6 @@ def _aligned_trainer(context: RankContext, policy: Policy, loop: Loop, records: 
         **terms,
         loop=loop,
         records=records,
-        targets=policy.targets,
         plan=plan,
         weights=plan.reward,
         schedule=schedule,

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from explicit_learning.errors import Fault, Refusal, found_text
+from explicit_learning.inputs.lora_targets import resolve_targets
 from explicit_learning.training.state.adapters import load_adapter_folder
-from explicit_learning.training.targets import lora_config, resolve_targets
+from explicit_learning.training.targets import linear_names, lora_config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,13 +87,13 @@ def build_policy(plan: Plan, *, model: Path, initial_adapter: Path | None) -> Po
     from transformers import set_seed
 
     base = load_base(model, plan.model)
-    targets = resolve_targets(base, plan.lora)
+    targets = resolve_targets(linear_names(base), plan.lora)
     # Before building: peft draws the matrices from the global generator.
     set_seed(plan.seed)
     config = lora_config(plan.lora, targets=targets, base=base)
     wrapped = cast("PeftModel", get_peft_model(base, config, adapter_name=ADAPTER))
     if initial_adapter is not None:
-        load_adapter_folder(wrapped, initial_adapter, adapter=ADAPTER, lora=plan.lora, targets=targets)
+        load_adapter_folder(wrapped, initial_adapter, adapter=ADAPTER, lora=plan.lora)
     _check_trainable(wrapped, targets)
     return Policy(model=wrapped, processor=load_processor(model), targets=targets)
 

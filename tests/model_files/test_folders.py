@@ -9,17 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from explicit_learning.errors import ExitCode
 from explicit_learning.files.canonical import sha256_json
-from explicit_learning.files.hashing import snapshot_sha256
-from explicit_learning.inputs.folders import check_folder
-from explicit_learning.model_files.folders import (
-    adapter_sha256,
-    adapter_structure,
-    model_structure,
-    terminal_token_ids,
-)
+from explicit_learning.model_files.folders import adapter_sha256, adapter_structure, model_structure
 from explicit_learning.model_files.headers import lora_parameter_bound
+from explicit_learning.model_files.terminal_tokens import terminal_tokens
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,7 +60,6 @@ def adapter(tmp_path: Path) -> Path:
 
 def test_a_whole_model_has_no_fault(model: Path) -> None:
     assert model_structure(model) == []
-    assert check_folder(model, snapshot_sha256(model), kind="model") == []
 
 
 def test_a_missing_shard_is_named(model: Path) -> None:
@@ -131,14 +123,6 @@ def test_a_model_that_is_no_folder(tmp_path: Path) -> None:
     assert model_structure(tmp_path / "file")[0].found == "a file"
 
 
-def test_a_changed_model_is_found_by_its_hash(model: Path) -> None:
-    frozen = snapshot_sha256(model)
-    (model / "config.json").write_text("{ }")
-    (fault,) = check_folder(model, frozen, kind="model")
-    assert (fault.pointer, fault.expected) == ("/model/snapshot_sha256", frozen)
-    assert fault.exit_code == ExitCode.CONTRACT
-
-
 def test_an_adapters_identity_is_that_of_its_two_files(adapter: Path) -> None:
     expected = sha256_json(
         {
@@ -148,7 +132,7 @@ def test_an_adapters_identity_is_that_of_its_two_files(adapter: Path) -> None:
     )
     assert adapter_sha256(adapter) == expected
     (adapter / "README.md").write_text("a model card is no part of it")
-    assert check_folder(adapter, expected, kind="adapter") == []
+    assert adapter_sha256(adapter) == expected
 
 
 @pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
@@ -160,8 +144,18 @@ def test_a_broken_adapter_is_named(adapter: Path, name: str) -> None:
     assert adapter_structure(adapter)[0].found == "no such file"
 
 
-def test_the_terminal_tokens_are_the_whole_set(model: Path) -> None:
-    assert terminal_token_ids(model) == (7, 9, 11)
+def test_the_terminal_tokens_are_the_whole_set_and_trl_knows_only_the_tokenizers(model: Path) -> None:
+    tokens = terminal_tokens(model)
+    assert tokens.ids == (7, 9, 11)
+    assert tokens.of_tokenizer == {11}
+
+
+def test_a_model_that_names_no_end_is_an_error(model: Path) -> None:
+    (model / "config.json").write_text("{}")
+    (model / "generation_config.json").unlink()
+    (model / "tokenizer_config.json").write_text('{"eos_token": null}')
+    with pytest.raises(ValueError, match="no end-of-sequence token is named"):
+        terminal_tokens(model)
 
 
 def test_the_adapters_size_is_bounded_by_the_headers(model: Path) -> None:

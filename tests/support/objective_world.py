@@ -56,8 +56,9 @@ def make_world(folder: Path) -> World:
     from assets.making.architecture import make_model, make_processor
     from assets.making.tokenizer import make_tokenizer
     from explicit_learning.files.resources import ROOT
+    from explicit_learning.inputs.lora_targets import resolve_targets
     from explicit_learning.training.state.adapters import write_adapter_folder
-    from explicit_learning.training.targets import lora_config, resolve_targets
+    from explicit_learning.training.targets import linear_names, lora_config
 
     world = World(folder=folder)
     torch.manual_seed(0)
@@ -80,7 +81,7 @@ def make_world(folder: Path) -> World:
         bias="none",
         task_type="CAUSAL_LM",
     )
-    policy = get_peft_model(base, lora_config(lora, targets=resolve_targets(base, lora), base=base))
+    policy = get_peft_model(base, lora_config(lora, targets=resolve_targets(linear_names(base), lora), base=base))
     with torch.no_grad():
         for name, parameter in policy.named_parameters():
             if "lora_B" in name:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.errors import Fault, Refusal, found_text
+from explicit_learning.errors import Fault, Refusal
 from explicit_learning.files.atomic import write_bytes
 from explicit_learning.files.canonical import canonical_bytes
-from explicit_learning.files.strict_json import load_json
+from explicit_learning.inputs.initial_adapter import configuration_faults, tensor_faults
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,21 +34,6 @@ __all__ = [
 CONFIG_NAME = "adapter_config.json"
 WEIGHTS_NAME = "adapter_model.safetensors"
 PREFIX = "base_model.model."
-
-# What an adapter's configuration says beside its shape: where it came from, who wrote it, what it is used for, and the
-# dropout it was trained with (RL arms have none, whatever the SFT stage had).
-_INCIDENTAL = frozenset(
-    {
-        "auto_mapping",
-        "base_model_name_or_path",
-        "exclude_modules",
-        "inference_mode",
-        "lora_dropout",
-        "peft_version",
-        "revision",
-        "target_modules",
-    }
-)
 
 
 def adapter_tensors(model: PeftModel, adapter: str) -> dict[str, Tensor]:
@@ -88,38 +73,18 @@ def _plain(value: Any) -> Any:
     return value.value if hasattr(value, "value") else value
 
 
-def load_adapter_folder(model: PeftModel, folder: Path, *, adapter: str, lora: Lora, targets: tuple[str, ...]) -> None:
+def load_adapter_folder(model: PeftModel, folder: Path, *, adapter: str, lora: Lora) -> None:
     """Load an adapter that must be of the planned shape into the model's own, trainable one.
 
     Raises:
         Refusal: If its configuration or its tensors are of another shape than planned.
     """
-    path = folder / CONFIG_NAME
-    found = load_json(path, gate="adapter")
-    expected = _plain(model.peft_config[adapter].to_dict())
-    different = [
-        name
-        for name in sorted({*found, *expected} - _INCIDENTAL)
-        if found.get(name, expected.get(name)) != expected.get(name)
-    ]
-    if different:
-        raise Refusal(
-            [
-                Fault(
-                    gate="adapter",
-                    file=str(path),
-                    pointer=f"/{name}",
-                    found=found_text(found.get(name)),
-                    expected=f"{found_text(expected.get(name))}, as in the plan's lora block",
-                    fix="use the lora block that the adapter was trained with",
-                )
-                for name in different
-            ]
-        )
-    load_adapter_weights(model, folder, adapter=adapter, targets=targets, rank=lora.rank)
+    if faults := configuration_faults(folder / CONFIG_NAME, lora):
+        raise Refusal(faults)
+    load_adapter_weights(model, folder, adapter=adapter)
 
 
-def load_adapter_weights(model: PeftModel, folder: Path, *, adapter: str, targets: tuple[str, ...], rank: int) -> None:
+def load_adapter_weights(model: PeftModel, folder: Path, *, adapter: str) -> None:
     """Load an adapter's tensors into the unwrapped model, all of them and no other.
 
     Under data parallelism the wrapped model would take nothing and say nothing; the caller passes the inner one.
@@ -147,16 +112,6 @@ def load_adapter_weights(model: PeftModel, folder: Path, *, adapter: str, target
     own = adapter_tensors(model, adapter)
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     planned = {name: tuple(tensor.shape) for name, tensor in own.items()}
-    if shapes != planned:
-        different = sorted(name for name in {*shapes, *planned} if shapes.get(name) != planned.get(name))
-        raise Refusal(
-            Fault(
-                gate="adapter",
-                file=str(path),
-                found=f"{len(shapes)} tensors; first difference: {different[0]} {shapes.get(different[0])}",
-                expected=f"{len(planned)} tensors of rank {rank} for {len(targets)} modules; "
-                f"there {planned.get(different[0])}",
-                fix="use the lora block that the adapter was trained with, and the same base model",
-            )
-        )
+    if faults := tensor_faults(path, shapes, planned):
+        raise Refusal(faults)
     set_peft_model_state_dict(model, state, adapter_name=adapter)

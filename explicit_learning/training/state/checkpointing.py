@@ -74,14 +74,12 @@ class DurableTrainer(_Base):
     Attributes:
         loop: What is shared with the step loop.
         records: The rank's ledger and trace, if the arm has any.
-        targets: Full names of the modules that have an adapter.
         resumed: Names of the parts that were restored from a checkpoint, in order.
         counters_as_loaded: Digest of the counters when they were taken over: fetching a batch already adds to them.
     """
 
     loop: Loop
     records: Records | None
-    targets: tuple[str, ...]
     resumed: list[str]
     counters_as_loaded: str | None
     _metrics: Any
@@ -91,12 +89,10 @@ class DurableTrainer(_Base):
         *,
         loop: Loop,
         records: Records | None,
-        targets: tuple[str, ...],
         **kwargs: Any,
     ) -> None:
         self.loop = loop
         self.records = records
-        self.targets = targets
         self.resumed = []
         self.counters_as_loaded = None
         super().__init__(**kwargs)
@@ -241,10 +237,9 @@ class DurableTrainer(_Base):
         del model
         folder = Path(resume_from_checkpoint)
         unwrapped = self.accelerator.unwrap_model(self.model)
-        rank = self.loop.context.manifest.plan.lora.rank
         for adapter, source in ((ADAPTER, folder), (REFERENCE, folder / REFERENCE)):
             if adapter in unwrapped.peft_config:
-                load_adapter_weights(unwrapped, source, adapter=adapter, targets=self.targets, rank=rank)
+                load_adapter_weights(unwrapped, source, adapter=adapter)
                 self._prove(unwrapped, adapter, source)
                 self.resumed.append(adapter)
 

@@ -39,9 +39,9 @@ def policy_not_restored() -> Iterator[None]:
     """A loader that says nothing and restores only the reference, and no proof right behind it."""
     real = checkpointing.load_adapter_weights
 
-    def load(model: Any, folder: Path, *, adapter: str, **more: Any) -> None:
+    def load(model: Any, folder: Path, *, adapter: str) -> None:
         if adapter == "ref":
-            real(model, folder, adapter=adapter, **more)
+            real(model, folder, adapter=adapter)
 
     with (
         mock.patch.object(checkpointing, "load_adapter_weights", load),
@@ -55,8 +55,8 @@ def reference_anchored_anew() -> Iterator[None]:
     """A reference that is taken from the resumed policy, and no longer the adapter that the run began with."""
     real = checkpointing.load_adapter_weights
 
-    def load(model: Any, folder: Path, *, adapter: str, **more: Any) -> None:
-        real(model, folder.parent if adapter == "ref" else folder, adapter=adapter, **more)
+    def load(model: Any, folder: Path, *, adapter: str) -> None:
+        real(model, folder.parent if adapter == "ref" else folder, adapter=adapter)
 
     with (
         mock.patch.object(checkpointing, "load_adapter_weights", load),

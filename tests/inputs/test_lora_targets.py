@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from explicit_learning.training.targets import shortest_suffixes
+from explicit_learning.inputs.lora_targets import shortest_suffixes
 
 
 def test_suffix_grows_only_where_it_would_reach_another_module() -> None:
