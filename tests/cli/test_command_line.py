@@ -51,7 +51,7 @@ def test_a_seed_out_of_range_writes_nothing(
 ) -> None:
     answer = run_json(capsys, *command, "--out", str(tmp_path / "out"), "--seed", seed)
     assert answer["exit_code"] == 64
-    assert "is no integer from 0 to 4294967295" in answer["faults"][0]["found"]
+    assert "is not an integer from 0 to 4294967295" in answer["faults"][0]["found"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -110,7 +110,7 @@ def test_an_interrupt_is_answered_as_asked(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("explicit_learning.cli.check.check_plan", interrupted)
+    monkeypatch.setattr("explicit_learning.cli.check.read_plan", interrupted)
     answer = run_json(capsys, "check", str(tmp_path / "plan.json"))
     assert (answer["exit_code"], answer["faults"][0]["fix"]) == (75, "run the same command again")
 
