@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from explicit_learning.cli.output import add_json_argument, answer
+from explicit_learning.cli.output import add_json_argument, answer, print_warnings
 from explicit_learning.gates.check import check_plan
 from explicit_learning.plan.reading import read_plan
 
@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.errors import ExitCode
 
-__all__ = ["HELP", "NAME", "add_arguments", "run"]
-
-NAME = "check"
-HELP = "check a plan against everything it names, and train nothing"
+__all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,8 +29,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     """Check, and print every fault."""
     checked = check_plan(read_plan(args.plan), out=args.out)
     warnings = checked.document.warnings
-    for warning in warnings:
-        print(f"warning: {args.plan} {warning}", file=sys.stderr)
+    print_warnings(args.plan, warnings)
     plan = checked.document.plan
     if not checked.faults and plan and not args.json:
         print(f"{args.plan}: run {plan.run_id} is in order", file=sys.stderr)

@@ -1,8 +1,8 @@
-"""Whose folder is it? An experiment leaves a record of itself where it begins.
+"""The record that an experiment leaves in its folder, so that only the same experiment continues there.
 
-Plans that are found in the folder are kept and complete runs are skipped, so that the same command goes on. Without a
-record, another command would go on just as well: with another seed or an edited draft it would show the earlier runs
-as its own, and in a folder of somebody's files it would begin among them.
+Plans that are found in the folder are kept and complete runs are skipped, so that the same command continues. Without a
+record another command would continue, too: with another seed or an edited draft it would show the earlier runs as its
+own, and in a folder of other files it would start among them.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ def _record(experiment: Experiment) -> dict[str, Any]:
 
 
 def _differences(found: dict[str, Any], wanted: dict[str, Any], file: Path) -> Iterator[Fault]:
-    """Say in what a folder's experiment is another one; of drafts, only those that both have can differ.
+    """Yield how a folder's experiment differs from the one asked for; of drafts, only those that both have can differ.
 
-    Under another name everything may be different: then the name says it.
+    An experiment of another name may differ in everything: then only the name is shown.
     """
     pairs = [(f"/{name}", found[name], wanted[name]) for name in ("name", "seeds", "data", "initial_adapter_from")]
     pairs += [
@@ -105,8 +105,8 @@ def _differences(found: dict[str, Any], wanted: dict[str, Any], file: Path) -> I
                 gate=GATE,
                 file=str(file),
                 pointer=pointer,
-                found=f"{found_text(held)}, of the experiment that was begun here",
+                found=f"{found_text(held)}, of the experiment that was started here",
                 expected=f"{found_text(asked)}, as asked for now",
-                fix=f"{OTHER_FOLDER}, or ask for the same again to go on",
+                fix=f"{OTHER_FOLDER}, or run the command of that experiment again to continue it",
                 exit_code=ExitCode.OUTPUT,
             )

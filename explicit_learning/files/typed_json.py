@@ -104,8 +104,8 @@ def to_json(value: Any) -> Any:  # noqa: ANN401 - dataclasses and JSON values of
 def from_json(kind: type[T], value: dict[str, Any]) -> T:
     """Build a dataclass from a JSON object that has passed its schema.
 
-    Nested objects become nested dataclasses, arrays become tuples; a name beginning with ``$`` is an annotation for
-    editors and is left out.
+    Nested objects become nested dataclasses, arrays become tuples, what is annotated `Any` stays as it is; a name
+    beginning with ``$`` is an annotation for editors and is left out.
 
     Raises:
         TypeError: If a field is missing or unknown: the schema and the class disagree.
@@ -122,6 +122,8 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
 
 
 def _convert(hint: Any, item: Any) -> Any:  # noqa: ANN401 - types and JSON values of any shape
+    if hint is Any:
+        return item
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if isinstance(item, dict):
         kind = next((option for option in options if is_dataclass(option)), None)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from explicit_learning.launch.rank import run_rank
 
 if TYPE_CHECKING:
-    from explicit_learning.launch.context import RankContext
+    from explicit_learning.launch.rank import RankContext
     from explicit_learning.rundir.outcome import RankOutcome
 
 

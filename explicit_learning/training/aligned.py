@@ -17,7 +17,7 @@ from trl import GRPOTrainer
 from trl.trainer.utils import pad
 
 from explicit_learning.errors import Fault, Refusal
-from explicit_learning.launch.failures import NonFiniteLossError
+from explicit_learning.launch.outcomes import NonFiniteLossError
 from explicit_learning.rewards import check_columns, score
 from explicit_learning.training.collectives import gather, total
 from explicit_learning.training.constraint import AllowedMass, Sampled, constrained, uniforms

@@ -16,7 +16,7 @@ from explicit_learning.errors import Fault, Refusal
 if TYPE_CHECKING:
     from trl import GRPOConfig, SFTConfig
 
-    from explicit_learning.launch.context import RankContext
+    from explicit_learning.launch.rank import RankContext
 
 __all__ = ["TEMPLATE_OPTIONS", "grpo_arguments", "sft_arguments"]
 

@@ -23,7 +23,7 @@ from explicit_learning.training.metrics import logged_rows
 if TYPE_CHECKING:
     from explicit_learning.accounting.frontier import RankFrontiers
     from explicit_learning.data.images import ImageStore
-    from explicit_learning.launch.context import RankContext
+    from explicit_learning.launch.rank import RankContext
     from explicit_learning.training.policy import Policy
     from explicit_learning.training.records import Records
     from explicit_learning.training.state.checkpointing import DurableTrainer

@@ -19,7 +19,7 @@ from explicit_learning.rundir.events import append_event
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from explicit_learning.launch.context import RankContext
+    from explicit_learning.launch.rank import RankContext
     from explicit_learning.rewards import Score
     from explicit_learning.training.rollouts import Shown
 

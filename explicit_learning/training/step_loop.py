@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import TrainerCallback
 
-from explicit_learning.launch.failures import NonFiniteLossError
+from explicit_learning.launch.outcomes import NonFiniteLossError
 from explicit_learning.training.collectives import agree
 from explicit_learning.training.counters import Counters
 from explicit_learning.training.metrics import plain_metrics
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
-    from explicit_learning.launch.context import RankContext
+    from explicit_learning.launch.rank import RankContext
     from explicit_learning.rundir.outcome import Status
     from explicit_learning.training.metrics import MetricsFile
 

@@ -51,7 +51,7 @@ def test_a_seed_out_of_range_writes_nothing(
 ) -> None:
     answer = run_json(capsys, *command, "--out", str(tmp_path / "out"), "--seed", seed)
     assert answer["exit_code"] == 64
-    assert "is no integer from 0 to 4294967295" in answer["faults"][0]["found"]
+    assert "is not an integer from 0 to 4294967295" in answer["faults"][0]["found"]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -41,9 +42,22 @@ def test_both_ranks_complete(launched: Launched) -> None:
     for rank in (0, 1):
         header, *lines = launch.log(rank).splitlines()
         assert header.startswith(f"=== launch launch-1 · rank {rank} of 2 · pid ")
-        assert lines == [f"rank {rank} says hello", "printed by Python", "written by native code"]
-    assert launch.console() == "rank 0 says hello\n"
+        assert lines == [f"a line of rank {rank}", "printed by Python", "written by native code"]
+    assert launch.console() == "a line of rank 0\n"
     assert list(launch.temporary.iterdir()) == [], "the launch's private folder is left behind"
+
+
+def test_a_defect_after_the_ranks_ends_with_70_and_its_traceback_in_the_log(launched: Launched) -> None:
+    """A `ValueError`, which a launcher without the run's lock raises too, and answers with 64."""
+    with launched("leaves_no_outcome", world_size=1, DEFECT="1", EXPLICIT_LAUNCH_JSON="1") as launch:
+        assert launch.wait() == 70
+    *lines, answer = launch.console().splitlines()
+    assert "  found:    internal error: ValueError: a defect after the ranks" in lines
+    assert (json.loads(answer)["exit_code"], json.loads(answer)["ok"]) == (70, False)
+    log = (launch.run / "logs" / "launcher.log").read_text()
+    assert "Traceback" in log
+    assert "ValueError: a defect after the ranks" in log
+    assert list(launch.temporary.iterdir()) == []
 
 
 def test_a_failed_outcome_ends_the_run_with_its_code(launched: Launched) -> None:
@@ -86,7 +100,7 @@ def test_a_killed_rank_is_named_with_its_log(launched: Launched) -> None:
     message = launch.outcomes()[1]["message"]
     assert message.startswith("rank 1 was killed by SIGKILL (the kernel's out-of-memory killer does that")
     assert f"its log is {launch.run / 'logs' / 'rank-1.log'}, which ends:" in message
-    assert message.endswith("\n    the last words of a rank")
+    assert message.endswith("\n    the last line of a rank")
     assert launch.outcomes()[0]["message"] == "could not go on without rank 1"
 
 
@@ -98,15 +112,15 @@ def test_a_crash_is_traced_in_the_log(launched: Launched) -> None:
     assert "Fatal Python error: Segmentation fault" in launch.log(0)
 
 
-def test_a_rank_that_vanishes_is_no_success(launched: Launched) -> None:
-    with launched("silent") as launch:
+def test_a_rank_that_leaves_no_outcome_fails_the_run(launched: Launched) -> None:
+    with launched("leaves_no_outcome") as launch:
         assert launch.wait() == 70
-    assert launch.outcomes()[1]["message"].startswith("rank 1 ended with exit code 0 and said nothing; its log is ")
+    assert launch.outcomes()[1]["message"].startswith("rank 1 ended with exit code 0 and left no outcome; its log is ")
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_a_signal_to_the_launcher_stops_all_ranks_together(launched: Launched, number: signal.Signals) -> None:
-    with launched("until_asked") as launch:
+    with launched("until_signalled") as launch:
         pids = [launch.pid_of(0), launch.pid_of(1)]
         launch.process.send_signal(number)
         assert launch.wait() == 75
@@ -129,7 +143,7 @@ def test_a_signal_to_one_rank_stops_all_ranks_together(launched: Launched, numbe
 
 
 def test_a_signal_during_the_start_is_not_lost(launched: Launched) -> None:
-    with launched("until_asked") as launch:
+    with launched("until_signalled") as launch:
         time.sleep(0.2)  # Python starts, torch is not imported yet: the default action would end the launcher here
         launch.process.send_signal(signal.SIGTERM)
         assert launch.wait() == 75
@@ -137,7 +151,7 @@ def test_a_signal_during_the_start_is_not_lost(launched: Launched) -> None:
 
 
 def test_copies_of_a_signal_to_the_whole_group_count_once(launched: Launched) -> None:
-    with launched("until_asked") as launch:
+    with launched("until_signalled") as launch:
         ranks = [launch.pid_of(0), launch.pid_of(1)]
         for _ in range(2):
             os.killpg(launch.process.pid, signal.SIGINT)
@@ -151,7 +165,7 @@ def test_copies_of_a_signal_to_the_whole_group_count_once(launched: Launched) ->
 
 @pytest.mark.parametrize(("checkpoint", "code"), [({}, 70), ({"CHECKPOINT": "1"}, 75)])
 def test_a_later_second_signal_ends_at_once(launched: Launched, checkpoint: dict[str, str], code: int) -> None:
-    with launched("deaf", **checkpoint) as launch:
+    with launched("never_stops", **checkpoint) as launch:
         pids = [launch.pid_of(0), launch.pid_of(1)]
         pids += [int((launch.run / f"child-{rank}").read_text()) for rank in (0, 1)]
         launch.process.send_signal(signal.SIGINT)
@@ -170,7 +184,7 @@ def test_a_later_second_signal_ends_at_once(launched: Launched, checkpoint: dict
 
 
 def test_ranks_that_hang_after_a_stop_are_ended(launched: Launched) -> None:
-    with launched("deaf", world_size=1, PATIENCE="1") as launch:
+    with launched("never_stops", world_size=1, PATIENCE="1") as launch:
         launch.pid_of(0)
         launch.process.send_signal(signal.SIGUSR1)
         assert launch.wait() == 70
@@ -190,7 +204,7 @@ def test_nothing_outlives_a_killed_launcher(launched: Launched) -> None:
 
 
 def test_a_hang_up_stops_like_a_signal(launched: Launched) -> None:
-    with launched("until_asked", world_size=1) as launch:
+    with launched("until_signalled", world_size=1) as launch:
         launch.pid_of(0)
         launch.process.send_signal(signal.SIGHUP)
         assert launch.wait() == 75
@@ -203,11 +217,11 @@ def test_data_loader_workers_live_through_a_stop(launched: Launched) -> None:
     assert launch.outcomes()[0]["facts"] == {"indices": list(range(8)), "workers": 1, "requested": True}
 
 
-def test_a_suspended_launcher_goes_on(launched: Launched) -> None:
-    with launched("until_asked") as launch:
+def test_a_suspended_launcher_continues(launched: Launched) -> None:
+    with launched("until_signalled") as launch:
         pids = [launch.pid_of(0), launch.pid_of(1)]
         launch.process.send_signal(signal.SIGSTOP)
-        time.sleep(25)  # longer than the rendezvous waits for a sign of life, which would restart the ranks
+        time.sleep(25)  # longer than the rendezvous waits for a heartbeat, which would restart the ranks
         launch.process.send_signal(signal.SIGCONT)
         time.sleep(2)
         launch.process.send_signal(signal.SIGTERM)
@@ -215,10 +229,10 @@ def test_a_suspended_launcher_goes_on(launched: Launched) -> None:
     assert [outcome["facts"]["pid"] for outcome in launch.outcomes()] == pids
 
 
-def test_a_run_does_not_end_because_nobody_listens(launched: Launched) -> None:
-    with launched("complete", somebody_listens=False) as launch:
+def test_a_run_does_not_end_because_stderr_is_closed(launched: Launched) -> None:
+    with launched("complete", stderr_is_read=False) as launch:
         assert launch.wait() == 0
-    with launched("until_asked", world_size=1, somebody_listens=False) as launch:
+    with launched("until_signalled", world_size=1, stderr_is_read=False) as launch:
         launch.pid_of(0)
         launch.process.send_signal(signal.SIGTERM)
         assert launch.wait() == 75
@@ -226,6 +240,6 @@ def test_a_run_does_not_end_because_nobody_listens(launched: Launched) -> None:
 
 def test_a_second_launch_appends_to_the_logs(launched: Launched) -> None:
     for _ in range(2):
-        with launched("silent", world_size=1) as launch:
+        with launched("leaves_no_outcome", world_size=1) as launch:
             assert launch.wait() == 0
     assert launch.log(0).count("=== launch") == 2

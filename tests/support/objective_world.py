@@ -14,7 +14,7 @@ from explicit_learning.data.reading import read_sft_rows
 from explicit_learning.files.resources import PROMPTS
 from explicit_learning.files.typed_json import from_json
 from explicit_learning.freeze.freezing import freeze
-from explicit_learning.launch.context import RankContext
+from explicit_learning.launch.rank import RankContext
 from explicit_learning.launch.signals import StopRequest
 from explicit_learning.plan.typed_plan import Lora, Plan, ResolvedPaths
 from explicit_learning.rundir.launch_manifest import LaunchManifest

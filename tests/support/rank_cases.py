@@ -1,4 +1,4 @@
-"""Ranks that do one thing each, chosen by the variable ``CASE``, inside the real shell."""
+"""Ranks that do one thing each, chosen by the variable ``CASE``, in the real process of a rank."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from explicit_learning.rundir.outcome import RankOutcome
 if TYPE_CHECKING:
     import torch
 
-    from explicit_learning.launch.context import RankContext
+    from explicit_learning.launch.rank import RankContext
 
 COMPLETED = RankOutcome(status="completed", optimizer_step=7)
 VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "PYTHONHASHSEED", "PYTHONSAFEPATH")
@@ -38,9 +38,9 @@ def until_agreed(context: RankContext) -> RankOutcome:
     step = 0
     while True:
         step += 1
-        wish = torch.tensor(int(context.stop.requested()))
-        dist.all_reduce(wish, op=dist.ReduceOp.MAX)
-        if wish.item():
+        stop = torch.tensor(int(context.stop.requested()))
+        dist.all_reduce(stop, op=dist.ReduceOp.MAX)
+        if stop.item():
             break
         time.sleep(0.02)
     noted = [arrival.signal.name for arrival in context.stop.arrivals()]
@@ -48,8 +48,8 @@ def until_agreed(context: RankContext) -> RankOutcome:
     return RankOutcome(status="stopped", optimizer_step=step, checkpoint=f"checkpoint-{step}", facts=facts)
 
 
-def until_asked(context: RankContext) -> RankOutcome:
-    """Stop when this rank itself is asked."""
+def until_signalled(context: RankContext) -> RankOutcome:
+    """Stop when this rank itself gets a signal."""
     ready(context)
     while not context.stop.requested():
         time.sleep(0.02)
@@ -65,7 +65,7 @@ def complete(context: RankContext) -> RankOutcome:
     dist.init_process_group("gloo")
     total = torch.tensor(context.rank + 1)
     dist.all_reduce(total)
-    context.say(f"rank {context.rank} says hello")
+    context.say(f"a line of rank {context.rank}")
     print("printed by Python")
     os.write(1, b"written by native code\n")
     facts = {
@@ -120,19 +120,19 @@ def nowhere_to_log(context: RankContext) -> RankOutcome:
 
 
 def both_wait(context: RankContext) -> RankOutcome:
-    print("the last words of a rank")
+    print("the last line of a rank")
     ready(context)
     time.sleep(600)
     return COMPLETED
 
 
-def silent(context: RankContext) -> RankOutcome:
+def leaves_no_outcome(context: RankContext) -> RankOutcome:
     if context.rank == 1:
         os._exit(0)
     return COMPLETED
 
 
-def deaf(context: RankContext) -> RankOutcome:
+def never_stops(context: RankContext) -> RankOutcome:
     """Never look at the stop request; a child of its own must not outlive it either."""
     child = os.fork()
     if child == 0:

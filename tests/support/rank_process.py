@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from explicit_learning.files.typed_json import from_json
-from explicit_learning.launch.context import RankContext
-from explicit_learning.launch.failures import failed
-from explicit_learning.launch.rank import end_process
+from explicit_learning.launch.outcomes import outcome_of_error
+from explicit_learning.launch.rank import RankContext, end_process
 from explicit_learning.launch.signals import StopRequest
 from explicit_learning.plan.typed_plan import Plan
 from explicit_learning.rundir.launch_manifest import LaunchManifest, ResolvedPaths
@@ -85,7 +84,7 @@ def main() -> None:
     try:
         outcome = train(context)
     except Exception as error:  # noqa: BLE001 - the shell turns every error into an outcome
-        outcome = failed(error)
+        outcome = outcome_of_error(error)
     write_outcome(run, context.rank, outcome)
     end_process(outcome)
 

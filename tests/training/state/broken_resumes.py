@@ -29,7 +29,7 @@ from tests.support.rank_process import _context
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from explicit_learning.launch.context import RankContext
+    from explicit_learning.launch.rank import RankContext
 
 NOTHING: Callable[..., None] = lambda *_, **__: None  # noqa: E731 - what a loader does that is never called
 

@@ -9,7 +9,7 @@ import pytest
 
 from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.files.os_errors import OUTPUT_FIXES
-from explicit_learning.launch.failures import NonFiniteLossError, died, failed, is_lost_peer
+from explicit_learning.launch.outcomes import NonFiniteLossError, is_lost_peer, outcome_of_dead_rank, outcome_of_error
 
 
 class OutOfMemoryError(RuntimeError):
@@ -57,26 +57,30 @@ REFUSAL = Refusal(Fault(gate="ledger", found="a", expected="b", fix="c", exit_co
     ],
 )
 def test_what_a_rank_raised_is_named(error: BaseException, code: int, begin: str) -> None:
-    outcome = failed(error)
+    outcome = outcome_of_error(error)
     assert outcome.message is not None
     assert outcome.message.startswith(begin)
     assert (outcome.status, outcome.exit_code, outcome.code, outcome.optimizer_step) == ("failed", code, code, None)
 
 
 @pytest.mark.parametrize("number", sorted(OUTPUT_FIXES))
-def test_what_stands_in_a_run_s_way_is_named_with_its_place(number: int) -> None:
-    outcome = failed(raised_from(RuntimeError("saving failed"), OSError(number, os.strerror(number), "run/logs")))
+def test_what_cannot_be_written_is_named_with_its_place(number: int) -> None:
+    outcome = outcome_of_error(
+        raised_from(RuntimeError("saving failed"), OSError(number, os.strerror(number), "run/logs"))
+    )
     assert outcome.message is not None
     assert outcome.message.startswith(f"refused [run] run/logs\n  found:    {os.strerror(number)}\n")
     assert outcome.code == ExitCode.OUTPUT
-    assert failed(OSError(number, os.strerror(number), 7)).code == ExitCode.INTERNAL  # a descriptor tells nobody where
+    assert (
+        outcome_of_error(OSError(number, os.strerror(number), 7)).code == ExitCode.INTERNAL
+    )  # a descriptor is not a place
 
 
 def test_an_error_whose_context_was_hidden_is_itself() -> None:
     error = ValueError("clear")
     error.__context__ = MemoryError()
     error.__suppress_context__ = True
-    assert failed(error).message == "ValueError: clear"
+    assert outcome_of_error(error).message == "ValueError: clear"
 
 
 @pytest.mark.parametrize(
@@ -88,7 +92,7 @@ def test_an_error_whose_context_was_hidden_is_itself() -> None:
     ],
 )
 def test_a_lost_peer_is_recognised(error: Exception, lost: bool) -> None:
-    assert is_lost_peer(failed(error)) is lost
+    assert is_lost_peer(outcome_of_error(error)) is lost
 
 
 @pytest.mark.parametrize(
@@ -97,21 +101,23 @@ def test_a_lost_peer_is_recognised(error: Exception, lost: bool) -> None:
         (-signal.SIGKILL, 70, "rank 3 was killed by SIGKILL (the kernel's out-of-memory killer does that"),
         (-signal.SIGBUS, 70, "rank 3 was killed by SIGBUS (give the container more shared memory"),
         (-signal.SIGUSR2, 70, "rank 3 was killed by SIGUSR2; its log is "),
-        (74, 74, "rank 3 ended with exit code 74 and said nothing; its log is "),
-        (1, 70, "rank 3 ended with exit code 1 and said nothing"),
-        (0, 70, "rank 3 ended with exit code 0 and said nothing"),
+        (74, 74, "rank 3 ended with exit code 74 and left no outcome; its log is "),
+        (1, 70, "rank 3 ended with exit code 1 and left no outcome"),
+        (0, 70, "rank 3 ended with exit code 0 and left no outcome"),
     ],
 )
-def test_a_silent_death_is_named(tmp_path: Path, exit_code: int, code: int, begin: str) -> None:
-    outcome = died(3, exit_code, tmp_path / "missing.log")
+def test_a_rank_that_left_no_outcome_is_named_with_its_exit_code(
+    tmp_path: Path, exit_code: int, code: int, begin: str
+) -> None:
+    outcome = outcome_of_dead_rank(3, exit_code, tmp_path / "missing.log")
     assert outcome.message is not None
     assert outcome.message.startswith(begin)
     assert outcome.message.endswith(f"its log is {tmp_path / 'missing.log'}")
     assert outcome.code == code
 
 
-def test_a_silent_death_shows_the_end_of_a_long_log(tmp_path: Path) -> None:
+def test_a_rank_that_left_no_outcome_shows_the_end_of_a_long_log(tmp_path: Path) -> None:
     log = tmp_path / "rank-0.log"
     log.write_bytes(b"\xff" * 50_000 + b"\n" + b"".join(b"line %d\n" % number for number in range(40)))
-    lines = (died(0, -9, log).message or "").splitlines()
+    lines = (outcome_of_dead_rank(0, -9, log).message or "").splitlines()
     assert lines[1:] == [f"    line {number}" for number in range(25, 40)]

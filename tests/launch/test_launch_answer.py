@@ -1,4 +1,4 @@
-"""What a launch's end looks like to a program."""
+"""How a launch that has ended is answered to a program."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from explicit_learning.errors import ExitCode
 from explicit_learning.files.schema import validate
-from explicit_learning.launch.json_answer import verdict
+from explicit_learning.launch.launch_answer import launch_answer
 from explicit_learning.rundir.events import append_event
 
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ def rank(number: int, **fields: Any) -> dict[str, Any]:
 
 
 def ended(run: Path, code: ExitCode, *ranks: dict[str, Any], faults: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
-    """Write the end of an earlier launch and of this one, and return the verdict on this one."""
+    """Write the end of an earlier launch and of this one, and return the answer of this one."""
     earlier = ("1" * 32, [rank(0, message="an earlier end")], 70)
     for launch_id, ranks_of, exit_code in (earlier, (THIS, list(ranks), int(code))):
         data = {"launch_id": launch_id, "exit_code": exit_code, "ranks": ranks_of, "faults": list(faults)}
         append_event(run, "exit", data)
-    found = verdict(run, code, launch_id=THIS)
-    assert validate(found, "faults", gate="test", file="verdict") == []
+    found = launch_answer(run, code, launch_id=THIS)
+    assert validate(found, "faults", gate="test", file="answer") == []
     return found
 
 
@@ -75,6 +75,6 @@ def test_an_end_that_could_not_be_recorded_is_not_answered_with_an_earlier_one(t
     else:
         with (tmp_path / "events.jsonl").open("a") as stream:
             stream.write(log)
-    answer = verdict(tmp_path, ExitCode.IO, launch_id=THIS)
-    assert validate(answer, "faults", gate="test", file="verdict") == []
-    assert [fault["found"] for fault in answer["faults"]] == ["no word of how this launch ended"]
+    answer = launch_answer(tmp_path, ExitCode.IO, launch_id=THIS)
+    assert validate(answer, "faults", gate="test", file="answer") == []
+    assert [fault["found"] for fault in answer["faults"]] == ["no event of the end of this launch"]

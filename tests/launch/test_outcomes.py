@@ -6,10 +6,11 @@ import signal
 from pathlib import Path
 
 from explicit_learning.files.atomic import write_json
-from explicit_learning.launch.settle import NodeEnd, collect, settle
+from explicit_learning.files.typed_json import from_json, to_json
+from explicit_learning.launch.outcomes import NodeEnd, node_end, rank_outcomes
 from explicit_learning.rundir.outcome import RankOutcome, outcome_path, read_outcome, write_outcome
 
-COMPLETED = RankOutcome(status="completed", optimizer_step=9, facts={"loss": 0.5})
+COMPLETED = RankOutcome(status="completed", optimizer_step=9, facts={"log_history": [{"loss": 0.5}]})
 LOST = RankOutcome(
     status="failed", optimizer_step=None, message="RuntimeError: Connection closed by peer", exit_code=70
 )
@@ -29,13 +30,13 @@ def leave(folder: Path, *outcomes: RankOutcome | None, times: tuple[float, ...] 
             os.utime(outcome_path(folder, rank), (at, at))
 
 
-def settled(
-    folder: Path, exit_codes: dict[int, int], failed_first: frozenset[int], end_reason: str | None
+def outcomes_of(
+    folder: Path, exit_codes: dict[int, int], failed_first: frozenset[int], kill_reason: str | None
 ) -> tuple[RankOutcome, ...]:
-    """Settle what the ranks of one machine left in a folder that is run and launch folder at once."""
-    end = collect(folder, exit_codes=exit_codes, failed_first=failed_first, end_reason=end_reason)
-    assert NodeEnd.from_json(json.loads(json.dumps(end.to_json()))) == end
-    return settle(folder, [end], world_size=len(exit_codes))
+    """Return the outcomes of one machine's ranks, from a folder that is both the run's and the launch's."""
+    end = node_end(folder, exit_codes=exit_codes, failed_first=failed_first, kill_reason=kill_reason)
+    assert from_json(NodeEnd, json.loads(json.dumps(to_json(end)))) == end
+    return rank_outcomes(folder, [end], world_size=len(exit_codes))
 
 
 def test_outcomes_come_back_as_written(tmp_path: Path) -> None:
@@ -44,17 +45,17 @@ def test_outcomes_come_back_as_written(tmp_path: Path) -> None:
     assert read_outcome(tmp_path, 1) is None
 
 
-def test_a_crash_after_the_last_word_changes_nothing(tmp_path: Path) -> None:
+def test_a_crash_after_the_outcome_was_written_changes_nothing(tmp_path: Path) -> None:
     leave(tmp_path, COMPLETED, COMPLETED)
     codes = {0: 0, 1: -signal.SIGSEGV}
-    outcomes = settled(tmp_path, codes, frozenset({1}), None)
+    outcomes = outcomes_of(tmp_path, codes, frozenset({1}), None)
     assert outcomes == (COMPLETED, COMPLETED)
 
 
-def test_a_silent_death_is_the_cause_of_a_lost_peer(tmp_path: Path) -> None:
+def test_a_rank_that_left_no_outcome_is_the_cause_of_a_lost_peer(tmp_path: Path) -> None:
     leave(tmp_path, LOST, None)
     codes = {0: 70, 1: -signal.SIGKILL}
-    first, second = settled(tmp_path, codes, frozenset({0, 1}), None)
+    first, second = outcomes_of(tmp_path, codes, frozenset({0, 1}), None)
     assert first.message == "could not go on without rank 1"
     assert (second.message or "").startswith("rank 1 was killed by SIGKILL")
 
@@ -63,42 +64,42 @@ def test_a_rank_that_the_agent_killed_is_a_consequence(tmp_path: Path) -> None:
     leave(tmp_path, None, failure("the ledger is another run's", 65))
     codes = {0: -signal.SIGKILL, 1: 65}
     for failed_first in (frozenset({1}), NONE):  # the agent may see a failure before we do
-        first, second = settled(tmp_path, codes, failed_first, None)
+        first, second = outcomes_of(tmp_path, codes, failed_first, None)
         assert (first.message, first.exit_code) == ("could not go on without rank 1", 65)
         assert (second.message, second.exit_code) == ("the ledger is another run's", 65)
 
 
-def test_of_two_failures_the_earlier_decides_and_both_are_told(tmp_path: Path) -> None:
+def test_of_two_failures_the_earlier_decides_and_both_are_shown(tmp_path: Path) -> None:
     leave(tmp_path, failure("late", 65), failure("early", 74), times=(20.0, 10.0))
-    outcomes = settled(tmp_path, {0: 65, 1: 74}, frozenset({0, 1}), None)
+    outcomes = outcomes_of(tmp_path, {0: 65, 1: 74}, frozenset({0, 1}), None)
     assert [(outcome.message, outcome.exit_code) for outcome in outcomes] == [("late", 74), ("early", 74)]
 
 
-def test_what_was_ended_at_once_stands_at_its_newest_complete_checkpoint(tmp_path: Path) -> None:
+def test_killed_ranks_stopped_at_the_newest_complete_checkpoint(tmp_path: Path) -> None:
     leave(tmp_path, LOST, None)
     codes = {0: 70, 1: -signal.SIGKILL}
     (tmp_path / "checkpoint-20").mkdir()
-    nothing = settled(tmp_path, codes, NONE, "asked twice")
+    nothing = outcomes_of(tmp_path, codes, NONE, "a second signal")
     assert [(outcome.status, outcome.code) for outcome in nothing] == [("failed", 70)] * 2
     for step in (5, 10):
         (tmp_path / f"checkpoint-{step}").mkdir()
         write_json(tmp_path / f"checkpoint-{step}" / "complete.json", {})
-    something = settled(tmp_path, codes, NONE, "asked twice")
+    something = outcomes_of(tmp_path, codes, NONE, "a second signal")
     assert [(outcome.status, outcome.checkpoint, outcome.optimizer_step, outcome.code) for outcome in something] == [
         ("stopped", "checkpoint-10", 10, 75)
     ] * 2
 
 
-def test_a_silent_node_is_the_cause_of_its_peers_ends(tmp_path: Path) -> None:
+def test_a_lost_node_is_the_cause_of_its_peers_ends(tmp_path: Path) -> None:
     leave(tmp_path, LOST, None)
-    end = collect(tmp_path, exit_codes={0: 70}, failed_first=frozenset({0}), end_reason=None)
-    first, second = settle(tmp_path, [end], world_size=2)
+    end = node_end(tmp_path, exit_codes={0: 70}, failed_first=frozenset({0}), kill_reason=None)
+    first, second = rank_outcomes(tmp_path, [end], world_size=2)
     assert first.message == "could not go on without rank 1"
-    assert "ended without a word" in (second.message or "")
+    assert (second.message or "").startswith("the launcher of this rank's node ended and sent no report")
     assert (first.status, second.status, second.exit_code) == ("failed", "failed", 70)
 
 
 def test_two_nodes_that_completed(tmp_path: Path) -> None:
     leave(tmp_path, COMPLETED, COMPLETED)
-    ends = [collect(tmp_path, exit_codes={rank: 0}, failed_first=NONE, end_reason=None) for rank in (1, 0)]
-    assert settle(tmp_path, ends, world_size=2) == (COMPLETED, COMPLETED)
+    ends = [node_end(tmp_path, exit_codes={rank: 0}, failed_first=NONE, kill_reason=None) for rank in (1, 0)]
+    assert rank_outcomes(tmp_path, ends, world_size=2) == (COMPLETED, COMPLETED)
