@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +14,11 @@ from explicit_learning.files.schema import validate
 from explicit_learning.freeze.smoke_plan import smoke_plan, write_smoke_plan
 from explicit_learning.plan.reading import load_plan
 from explicit_learning.rundir.checkpoints import complete_checkpoints
+from tests.support import preloaded
 from tests.support.chaos.launching import Launch
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
     from explicit_learning.freeze.freezing import SftPass
@@ -45,8 +45,8 @@ def no_count(_plan: dict[str, Any], _steps: int) -> SftPass:
 
 
 def smoke(plan: Path, run: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "entrypoint.py"), "smoke", str(plan), "--out", str(run), "--json"]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=run.parent)
+    words = [str(ROOT / "entrypoint.py"), "smoke", str(plan), "--out", str(run), "--json"]
+    return preloaded.run(words, cwd=run.parent)
 
 
 def test_phase_one_by_run_and_phase_two_by_smoke(world: World, tmp_path: Path) -> None:

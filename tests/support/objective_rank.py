@@ -1,7 +1,7 @@
-"""One rank of runs, one after another: ``rank.py WORLD PLAN RUN [PLAN RUN…]``, with torch's usual variables.
+"""One rank of runs, one after another: ``objective_rank.py WORLD PLAN RUN [PLAN RUN…]``, with torch's usual variables.
 
-Each run leaves what its ranks have to agree on. Model, adapter and trainer are made anew for each; only the process
-group stays, which no run begins with in another state.
+Each run leaves what its ranks have to agree on. Model, adapter and trainer are made again for each; only the process
+group stays, and no run finds it in another state than the first.
 """
 
 from __future__ import annotations

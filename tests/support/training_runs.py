@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from explicit_learning.files.resources import PLANS, PROMPTS, ROOT
 from explicit_learning.freeze.freezing import freeze
 from explicit_learning.training.tokens import count_sft_pass
+from tests.support.preloaded import SERVER_ENVIRONMENT, is_fresh, start
 
 # The embedded model, as the demo's drafts name it.
 DEMO = PLANS / "demo" / "sft_certificate.json"
@@ -75,7 +75,7 @@ class Ended:
 
 
 def launch(plan: Path, run: Path, **options: str | int) -> Ended:
-    """Run a plan's ranks to their end, each in a new process, and return their outcomes.
+    """Run a plan's ranks to their end, each in a process of its own, and return their outcomes.
 
     Args:
         plan: The frozen plan.
@@ -90,13 +90,9 @@ def launch(plan: Path, run: Path, **options: str | int) -> Ended:
     for rank in range(world_size):
         environment = {
             **os.environ,
+            **SERVER_ENVIRONMENT,
+            **({"PYTHONHASHSEED": str(rank)} if is_fresh() else {}),
             "PYTHONPATH": str(ROOT),
-            "PYTHONHASHSEED": str(rank),
-            "MALLOC_MMAP_THRESHOLD_": "4000000000",
-            "MALLOC_TRIM_THRESHOLD_": "4000000000",
-            "OMP_NUM_THREADS": "1",
-            "CUDA_VISIBLE_DEVICES": "",
-            "HF_HUB_OFFLINE": "1",
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(world_size),
@@ -106,8 +102,8 @@ def launch(plan: Path, run: Path, **options: str | int) -> Ended:
         }
         arguments = [str(plan), str(run), json.dumps(options)]
         processes.append(
-            subprocess.Popen(
-                [sys.executable, str(RANK), *arguments],
+            start(
+                [str(RANK), *arguments],
                 env=environment,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.files.resources import ROOT
+from tests.support.preloaded import start
 
 if TYPE_CHECKING:
     from typing import Self
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Launch", "is_alive", "kill_all"]
 
 PATIENCE_SECONDS = 600.0
+FIRST_LINE = re.compile(r"^=== launch \S+ · rank .* · pid (\d+) · ", re.MULTILINE)
 
 
 @dataclass(kw_only=True)
@@ -27,17 +29,18 @@ class Launch:
     """One `el run` in a process group of its own; the process becomes the launcher."""
 
     process: subprocess.Popen[bytes]
+    run: Path
     log: Path
 
     @classmethod
     def of(cls, plan: Path, run: Path, *options: str, command: str = "run") -> Self:
         log = run.parent / f"{run.name}.console"
-        words = [sys.executable, str(ROOT / "entrypoint.py"), command, str(plan), "--out", str(run), *options]
+        words = [str(ROOT / "entrypoint.py"), command, str(plan), "--out", str(run), *options]
         with log.open("ab") as stream:
-            process = subprocess.Popen(
+            process = start(
                 words, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, process_group=0, cwd=run.parent
             )
-        return cls(process=process, log=log)
+        return cls(process=process, run=run, log=log)
 
     def __enter__(self) -> Self:
         return self
@@ -52,14 +55,10 @@ class Launch:
         return [*_descendants(self.process.pid), self.process.pid]
 
     def ranks(self) -> list[int]:
-        """Return the ranks' process ids in order, once they run."""
-        found: dict[int, int] = {}
-        for pid in _children(self.process.pid):
-            with suppress(OSError, ValueError, KeyError):
-                variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                pairs = dict(item.split(b"=", 1) for item in variables if b"=" in item)
-                found[int(pairs[b"RANK"])] = pid
-        return [pid for _, pid in sorted(found.items())]
+        """Return the ranks' process ids in order, as far as they have written the first line of their log."""
+        children = _children(self.process.pid)
+        logs = sorted(self.run.glob("logs/rank-?.log"))
+        return [pid for log in logs for pid in map(int, FIRST_LINE.findall(log.read_text())) if pid in children]
 
     def wait(self, seconds: float = PATIENCE_SECONDS) -> int:
         """Wait for the end and return the exit code, negative for a signal."""

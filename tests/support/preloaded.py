@@ -1,0 +1,102 @@
+"""Python commands as processes that have imported already what ranks import: a fork server did it once for all.
+
+With ``FRESH_PROCESSES=1`` in the environment each command starts an interpreter of its own, as a person's would.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from explicit_learning.files.resources import ROOT
+from explicit_learning.launch.environment import rank_environment
+from tests.support.fork_server import REQUEST_BYTES, child_streams
+from tests.support.launches import plan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["SERVER_ENVIRONMENT", "is_fresh", "run", "start"]
+
+FRESH_VARIABLE = "FRESH_PROCESSES"
+# A CPU rank's, with nothing of a launch in it.
+SERVER_ENVIRONMENT: Mapping[str, str] = rank_environment(plan(accelerator="cpu", world_size=2), {}).settings
+
+
+class _Forked(subprocess.Popen[Any]):
+    """A child of the fork server. What `subprocess.Popen` asks the kernel about its own children, the server sends."""
+
+    def _execute_child(self, args: list[str], *others: Any) -> None:
+        folder, environment, pipes = others[4], others[5], others[9:15]
+        request = {
+            "words": [str(word) for word in args[1:]],
+            "environment": dict(os.environ if environment is None else environment),
+            "folder": str(folder or Path.cwd()),
+            "group": others[21] == 0,
+        }
+        answer, server_end = os.pipe()
+        socket.send_fds(_server(), [json.dumps(request).encode()], [*child_streams(pipes), server_end])
+        os.close(server_end)
+        self._answer = os.fdopen(answer)
+        self.pid = int(self._answer.readline())
+        self._child_created = True
+        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined] # private in CPython
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        if self._answer.closed or (wait_flags & os.WNOHANG and not select.select([self._answer], [], [], 0)[0]):
+            return 0, 0
+        with self._answer:
+            return self.pid, int(self._answer.readline())
+
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+        if self.returncode is None and (status := self._try_wait(os.WNOHANG))[0]:
+            self._handle_exitstatus(status[1])  # type: ignore[attr-defined] # private in CPython
+        return self.returncode
+
+
+def is_fresh() -> bool:
+    """Return whether each command starts an interpreter of its own."""
+    return os.environ.get(FRESH_VARIABLE) == "1"
+
+
+def start(words: list[str], **options: Any) -> subprocess.Popen[Any]:
+    """Start ``python WORDS``.
+
+    Args:
+        words: A script or ``-m`` and a module, and arguments.
+        options: ``env``, ``cwd``, the streams, ``text`` and ``process_group`` of `subprocess.Popen`.
+    """
+    kind = subprocess.Popen if is_fresh() else _Forked
+    return kind([sys.executable, *words], **options)
+
+
+def run(words: list[str], *, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run ``python WORDS`` to its end and return what it printed."""
+    with start(words, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        stdout, stderr = process.communicate()
+    return subprocess.CompletedProcess(words, process.returncode, stdout, stderr)
+
+
+@cache
+def _server() -> socket.socket:
+    """Start the fork server of this session; it ends when this process, or the kernel after it, closes the socket."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, REQUEST_BYTES)
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.fork_server", str(theirs.fileno())],
+        env={**os.environ, **SERVER_ENVIRONMENT, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        pass_fds=[theirs.fileno()],
+        start_new_session=True,
+    )
+    theirs.close()
+    atexit.register(lambda: (ours.close(), server.wait()))
+    return ours
