@@ -18,7 +18,7 @@ from explicit_learning.evaluation.summary import Answered, summarise
 from explicit_learning.plan.typed_plan import Reward
 from explicit_learning.rewards import REWARD_VERSION, score
 from explicit_learning.training.arguments import TEMPLATE_OPTIONS
-from explicit_learning.training.constraint import Greedy, compile_constraint, constrained
+from explicit_learning.training.constraint import Greedy, compile_constraint, generate_constrained
 from explicit_learning.training.policy import load_base, load_processor
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def answer_rows(
     for start in range(0, len(rows), batch):
         part = rows[start : start + batch]
         inputs = model_inputs(processor, part, system=system, images=images)
-        ids, _ = constrained(
+        ids, _ = generate_constrained(
             model,
             {name: value.to(model.device) for name, value in inputs.items()},
             constraint=constraint,

@@ -1,15 +1,15 @@
 """Which modules get an adapter, resolved once and by name.
 
-``all-linear`` means something else to every library that reads it: PEFT's answer depends on the model's head, and its
-shortened list of suffixes on what other modules exist. The plan's ``lora`` block is therefore resolved here to the full
-names of linear modules, and that list is what training, saving and refusal all use.
+Each library reads ``all-linear`` in its own way: what PEFT makes of it depends on the model's head, and its shortened
+list of suffixes on what other modules exist. So the plan's ``lora`` block is resolved here to the full names of linear
+modules, and training, saving and refusals all use that list.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explicit_learning.errors import Fault, Refusal, found_text
+from explicit_learning.errors import Context, found_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 __all__ = ["lora_config", "resolve_targets", "shortest_suffixes"]
 
+CONTEXT = Context(gate="model")
+
 
 def resolve_targets(model: nn.Module, lora: Lora) -> tuple[str, ...]:
     """Return the sorted full names of the linear modules that the plan gives an adapter.
 
     Raises:
-        Refusal: If a named module is in the model under no linear module, or nothing is left to train.
+        Refusal: If a name in the plan fits no linear module of the model, or no module is left to train.
     """
     from torch import nn
 
@@ -37,32 +39,26 @@ def resolve_targets(model: nn.Module, lora: Lora) -> tuple[str, ...]:
         patterns = (lora.target_modules,) if isinstance(lora.target_modules, str) else lora.target_modules
         unknown = [pattern for pattern in patterns if not any(_names(name, pattern) for name in linear)]
         if unknown:
-            raise Refusal(
-                Fault(
-                    gate="model",
-                    pointer="/lora/target_modules",
-                    found=found_text(unknown),
-                    expected=f"names of linear modules, such as {', '.join(shortest_suffixes(linear, ())[:8])}",
-                    fix="correct the names, or use all-linear",
-                )
+            raise CONTEXT.refusal(
+                pointer="/lora/target_modules",
+                found=f"{found_text(unknown)}, which fit no linear module of the model",
+                expected=f"names of linear modules, such as {', '.join(shortest_suffixes(linear, ())[:8])}",
+                fix="correct the names, or use all-linear",
             )
         wanted = [name for name in linear if any(_names(name, pattern) for pattern in patterns)]
     chosen = sorted(name for name in wanted if not any(_names(name, pattern) for pattern in lora.exclude_modules))
     if not chosen:
-        raise Refusal(
-            Fault(
-                gate="model",
-                pointer="/lora",
-                found="no module is left to train",
-                expected="at least one linear module with an adapter",
-                fix="widen target_modules or narrow exclude_modules",
-            )
+        raise CONTEXT.refusal(
+            pointer="/lora",
+            found="no module is left to train: exclude_modules covers all that target_modules names",
+            expected="at least one linear module with an adapter",
+            fix="name more modules in target_modules, or fewer in exclude_modules",
         )
     return tuple(chosen)
 
 
 def _names(name: str, pattern: str) -> bool:
-    """Whether a pattern (whole trailing components) names a module."""
+    """Return whether a pattern (whole trailing components of a name) fits a module."""
     return name == pattern or name.endswith(f".{pattern}")
 
 
@@ -72,7 +68,7 @@ def lora_config(lora: Lora, *, targets: tuple[str, ...], base: nn.Module) -> Lor
     Args:
         lora: The plan's block.
         targets: Full names of the modules that get an adapter.
-        base: The base model, whose other modules the short names must not reach.
+        base: The base model; the short names must not fit its other modules.
     """
     from peft import LoraConfig
 
@@ -88,10 +84,10 @@ def lora_config(lora: Lora, *, targets: tuple[str, ...], base: nn.Module) -> Lor
 
 
 def shortest_suffixes(targets: Iterable[str], others: Iterable[str]) -> list[str]:
-    """Return the sorted suffixes, as short as possible, that name all targets and none of the other modules.
+    """Return the sorted suffixes, as short as possible, that fit all targets and none of the other modules.
 
-    Adapter files carry this list instead of hundreds of full names; readers match it by suffix, so it must not reach a
-    module that has no adapter.
+    Adapter files hold this list instead of hundreds of full names. Readers match it by suffix, so it must not fit a
+    module without an adapter.
     """
     taken = {".".join(name.split(".")[start:]) for name in others for start in range(name.count(".") + 1)}
     return sorted({_shortest(name, taken) for name in targets})

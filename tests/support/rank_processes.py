@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tests.support.objective_world import World
 
-SCRIPT = Path(__file__).with_name("rank.py")
+SCRIPT = Path(__file__).with_name("objective_rank.py")
 
 
 def run_ranks(world: World, runs: dict[str, Path], *, ranks: int, patience_seconds: float) -> dict[str, list[Any]]:
-    """Train plans of a world one after another on several processes; give what each rank left, by plan.
+    """Train plans of a world one after another on several processes; return what each rank wrote, by plan.
 
     Args:
         world: The world.
         runs: Each plan's name, and the folder of its run, which is made.
         ranks: Number of processes.
-        patience_seconds: How long all of it may take.
+        patience_seconds: Longest time that all of it may take.
     """
     for run in runs.values():
         run.mkdir()

@@ -62,7 +62,7 @@ def _merge(into: dict[str, Any], change: dict[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a launch ended: each rank's outcome and what it said."""
+    """How a launch ended: each rank's outcome and what it printed."""
 
     outcomes: tuple[dict[str, Any], ...]
     output: tuple[str, ...]
@@ -80,8 +80,8 @@ def launch(plan: Path, run: Path, **options: str | int) -> Ended:
     Args:
         plan: The frozen plan.
         run: The run directory.
-        options: ``resume`` (a checkpoint's name), ``stop_after`` (steps of this launch after which rank 0 is asked to
-            stop).
+        options: ``resume`` (a checkpoint's name), ``stop_after`` (steps of this launch after which rank 0 gets a stop
+            request).
     """
     world_size = json.loads(plan.read_text())["hardware"]["world_size"]
     port = _free_port()

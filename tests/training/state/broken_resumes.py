@@ -23,7 +23,7 @@ import torch
 from explicit_learning.errors import Refusal
 from explicit_learning.training import backend
 from explicit_learning.training.state import checkpointing, resume_check
-from explicit_learning.training.state.checkpointing import DurableTrainer
+from explicit_learning.training.state.checkpointing import CheckpointingTrainer
 from tests.support.rank_process import _context
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def policy_not_restored() -> Iterator[None]:
 
     with (
         mock.patch.object(checkpointing, "load_adapter_weights", load),
-        mock.patch.object(DurableTrainer, "_prove", NOTHING),
+        mock.patch.object(CheckpointingTrainer, "_check_restored", NOTHING),
     ):
         yield
 
@@ -60,7 +60,7 @@ def reference_anchored_anew() -> Iterator[None]:
 
     with (
         mock.patch.object(checkpointing, "load_adapter_weights", load),
-        mock.patch.object(DurableTrainer, "_prove", NOTHING),
+        mock.patch.object(CheckpointingTrainer, "_check_restored", NOTHING),
     ):
         yield
 
@@ -68,14 +68,14 @@ def reference_anchored_anew() -> Iterator[None]:
 @contextmanager
 def base_weights_drift() -> Iterator[None]:
     """What merging and unmerging an adapter does to weights."""
-    real = DurableTrainer._load_from_checkpoint
+    real = CheckpointingTrainer._load_from_checkpoint
 
-    def load(self: DurableTrainer, *args: Any, **more: Any) -> None:
+    def load(self: CheckpointingTrainer, *args: Any, **more: Any) -> None:
         real(self, *args, **more)
         base = resume_check.base_tensors(self.accelerator.unwrap_model(self.model))
         next(tensor for tensor in base.values() if tensor.dim() > 1).data[0, 0] += 1e-4
 
-    with mock.patch.object(DurableTrainer, "_load_from_checkpoint", load):
+    with mock.patch.object(CheckpointingTrainer, "_load_from_checkpoint", load):
         yield
 
 
@@ -131,7 +131,7 @@ def one_number_later(draw: Callable[[], Any]) -> Iterator[None]:
 
 @contextmanager
 def never_called(method: str) -> Iterator[None]:
-    with mock.patch.object(DurableTrainer, method, NOTHING):
+    with mock.patch.object(CheckpointingTrainer, method, NOTHING):
         yield
 
 

@@ -100,7 +100,19 @@ def test_loading_restores_every_tensor_in_place(tmp_path: Path) -> None:
     assert all(one is another for one, another in zip(parameters, other.parameters(), strict=True))
 
 
-@pytest.mark.parametrize("change", ["rank", "missing", "extra"])
+A, A_SHAPE = "base_model.model.a.lora_A.weight", "[2, 6]"
+PLANNED = "4 tensors of rank 2 for 2 modules"
+REFUSED = {
+    "rank": (f"4 tensors, among them {A} of shape [3, 6]", f"{PLANNED}, among them {A} of shape {A_SHAPE}"),
+    "missing": (f"3 tensors, without {A}", f"{PLANNED}, among them {A} of shape {A_SHAPE}"),
+    "extra": (
+        "5 tensors, among them base_model.model.z.lora_A.weight of shape [2, 2]",
+        f"{PLANNED}, without base_model.model.z.lora_A.weight",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", REFUSED)
 def test_file_with_other_tensors_is_refused_and_nothing_loaded(tmp_path: Path, change: str) -> None:
     import torch
     from safetensors.torch import load_file, save_file
@@ -117,6 +129,8 @@ def test_file_with_other_tensors_is_refused_and_nothing_loaded(tmp_path: Path, c
     save_file(tensors, weights)
     model = _model(seed=2)
     before = _digest(model)
-    with pytest.raises(Refusal, match="first difference"):
+    with pytest.raises(Refusal) as refused:
         load_adapter_weights(model, folder, adapter="default", targets=("a", "b"), rank=2)
     assert _digest(model) == before
+    fault = refused.value.faults[0]
+    assert (fault.found, fault.expected) == REFUSED[change]

@@ -17,12 +17,9 @@ from explicit_learning.accounting.trace import Trace
 from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.files.hashing import sha256_file, snapshot
 from explicit_learning.rundir.checkpoints import read_mark
-from explicit_learning.training.state.streams import (
-    load_counters,
-    load_random_streams,
-    load_tensors,
-    save_random_streams,
-)
+from explicit_learning.training.counters import load_counters
+from explicit_learning.training.state.random_streams import load_random_streams, save_random_streams
+from explicit_learning.training.state.tensor_files import load_tensors
 from tests.support.finished_run import Run, plan_document
 
 if TYPE_CHECKING:
@@ -115,7 +112,7 @@ def test_the_frontier_of_another_step(run: Run) -> None:
     shutil.copy(run.folder / "checkpoint-1" / "accounting" / "rank-1.json", folder / "accounting" / "rank-1.json")
     (fault,) = refused(run.prepare, run)
     assert the_file(run, fault) == "checkpoint-2/accounting/rank-1.json"
-    reseal(run, folder, 2)  # now every hash fits, and only the step gives it away
+    reseal(run, folder, 2)  # now every hash fits, and only the step shows it
     faults = refused(run.prepare, run)
     assert [(fault.pointer, fault.found, fault.expected) for fault in faults] == [
         (f"/frontiers/1/{kind}/rows", "4 completions", "8 on a rank after step 2") for kind in ("ledger", "trace")
@@ -167,7 +164,7 @@ def test_a_pickle_that_would_run_code(run: Run, tmp_path: Path, form: str, name:
     else:
         (folder / name).write_bytes(pickle.dumps(Payload(target), protocol=2))
     assert [the_file(run, fault) for fault in refused(run.prepare, run)] == [f"checkpoint-2/{name}"]
-    reseal(run, folder, 2)  # with a mark that fits, the loader is what stands in its way
+    reseal(run, folder, 2)  # the mark fits now, so that only the loader can refuse it
     assert run.prepare().checkpoint == "checkpoint-2"
     (fault,) = refused(lambda: load_tensors(folder / name), run)
     assert the_file(run, fault) == f"checkpoint-2/{name}"
