@@ -1,7 +1,7 @@
 """Greedy, constrained answers of a model with or without an adapter.
 
-The same prompts, the same constraint and the same scoring as in training; only the choice of tokens differs: the most
-probable allowed one, so that a number is a property of the weights and not of a seed.
+Prompts, constraint and scoring are those of training. Only the choice of tokens differs: the most probable allowed one
+is taken, so that the numbers depend on the weights and not on a seed.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def evaluate(
     """Answer a plan's evaluation rows and return the summary (see `summarise`).
 
     Args:
-        plan: Says how the model is loaded and how long an answer may be.
-        paths: Where model, evaluation rows, images and prompt are.
+        plan: The plan: how the model is loaded, and how long an answer may be.
+        paths: Paths of the model, evaluation rows, images and prompt.
         adapter: Folder of the adapter, or ``None`` for the base model alone.
         batch: Rows per forward.
         say: Takes lines of progress.
 
     Raises:
-        Refusal: If the rows, an image or the prompt is wrong.
+        Refusal: If a row, an image or the prompt breaks its contract.
     """
     from peft import PeftModel
 

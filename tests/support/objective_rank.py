@@ -1,6 +1,6 @@
-"""One rank of several runs, one after another: ``objective_rank.py WORLD PLAN RUN [PLAN RUN…]``.
+"""One rank of several runs, one after another: ``python -m tests.support.objective_rank WORLD PLAN RUN [PLAN RUN…]``.
 
-Torch's usual variables say which rank. Each run writes what its ranks have to agree on. Model, adapter and trainer are
+Torch's usual variables set which rank. Each run writes what its ranks have to agree on. Model, adapter and trainer are
 made again for each run; only the process group stays.
 """
 
@@ -11,9 +11,6 @@ import os
 import sys
 from pathlib import Path
 from typing import Any
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
 
 
 def main(world: Path, *places: Path) -> None:

@@ -1,4 +1,4 @@
-"""One rank in a process of its own: ``rank_process.py PLAN RUN OPTIONS``."""
+"""One rank in a process of its own: ``python -m tests.support.rank_process PLAN RUN OPTIONS``."""
 
 from __future__ import annotations
 

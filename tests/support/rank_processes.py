@@ -7,13 +7,14 @@ import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from tests.support.objective_world import World
+from explicit_learning.files.resources import ROOT
 
-SCRIPT = Path(__file__).with_name("objective_rank.py")
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.objective_world import World
 
 
 def run_ranks(world: World, runs: dict[str, Path], *, ranks: int, patience_seconds: float) -> dict[str, list[Any]]:
@@ -31,6 +32,7 @@ def run_ranks(world: World, runs: dict[str, Path], *, ranks: int, patience_secon
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     shared = {
+        "PYTHONPATH": str(ROOT),
         "WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
@@ -40,7 +42,8 @@ def run_ranks(world: World, runs: dict[str, Path], *, ranks: int, patience_secon
         "CUDA_VISIBLE_DEVICES": "",
     }
     places = [str(part) for name, run in runs.items() for part in (world.folder / f"{name}.json", run)]
-    command = [sys.executable, str(SCRIPT), str(world.folder), *places]
+    # As a module: of a script, this folder would be on the path, and shadow libraries.
+    command = [sys.executable, "-m", "tests.support.objective_rank", str(world.folder), *places]
     logs = [next(iter(runs.values())) / f"rank-{rank}.log" for rank in range(ranks)]
     processes = []
     for rank, path in enumerate(logs):

@@ -18,7 +18,6 @@ from explicit_learning.training.tokens import count_sft_pass
 # The embedded model, as the demo's drafts name it.
 DEMO = PLANS / "demo" / "sft_certificate.json"
 MODEL = (DEMO.parent / json.loads(DEMO.read_text())["model"]["path"]).resolve()
-RANK = Path(__file__).with_name("rank_process.py")
 SECONDS = 600
 
 DRAFT: dict[str, Any] = {
@@ -107,7 +106,8 @@ def launch(plan: Path, run: Path, **options: str | int) -> Ended:
         arguments = [str(plan), str(run), json.dumps(options)]
         processes.append(
             subprocess.Popen(
-                [sys.executable, str(RANK), *arguments],
+                # As a module: of a script, this folder would be on the path, and shadow libraries.
+                [sys.executable, "-m", "tests.support.rank_process", *arguments],
                 env=environment,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
