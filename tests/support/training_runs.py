@@ -8,12 +8,14 @@ import socket
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from explicit_learning.files.resources import PLANS, PROMPTS, ROOT
 from explicit_learning.freeze.freezing import freeze
 from explicit_learning.training.tokens import count_sft_pass
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # The embedded model, as the demo's drafts name it.
 DEMO = PLANS / "demo" / "sft_certificate.json"
