@@ -72,7 +72,7 @@ def test_every_allowed_token_continues_an_answer_and_no_other_one_does(processor
     assert not allowed & special
     for index, text in texts.items():
         if index in special or "\ufffd" in text:
-            continue  # control tokens, and bytes that are no character of their own
+            continue  # control tokens, and bytes that are only a part of a character
         closing = next((part for part in ("", "/answer>", "answer>", ">") if text.endswith(f"<{part}"[:-1])), None)
         legal_body = "<" not in text and parse_answer(f"<answer>{text}</answer>").body == text
         if "<" not in text:

@@ -1,6 +1,6 @@
 """Resume one run in many ways, each with one loader broken: PLAN FOLDER. Prints one JSON object.
 
-All in one process, because importing the trainers costs more than all resumes together.
+All in one process, because importing the trainers takes longer than all resumes together.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NOTHING: Callable[..., None] = lambda *_, **__: None  # noqa: E731 - what a load
 
 @contextmanager
 def policy_not_restored() -> Iterator[None]:
-    """A loader that says nothing and restores only the reference, and no proof right behind it."""
+    """A loader that restores only the reference, without an error, and no check right after it."""
     real = checkpointing.load_adapter_weights
 
     def load(model: Any, folder: Path, *, adapter: str, **more: Any) -> None:
@@ -51,8 +51,8 @@ def policy_not_restored() -> Iterator[None]:
 
 
 @contextmanager
-def reference_anchored_anew() -> Iterator[None]:
-    """A reference that is taken from the resumed policy, and no longer the adapter that the run began with."""
+def reference_from_policy() -> Iterator[None]:
+    """A reference that is the resumed policy, and not the adapter that the run started with."""
     real = checkpointing.load_adapter_weights
 
     def load(model: Any, folder: Path, *, adapter: str, **more: Any) -> None:
@@ -67,7 +67,7 @@ def reference_anchored_anew() -> Iterator[None]:
 
 @contextmanager
 def base_weights_drift() -> Iterator[None]:
-    """What merging and unmerging an adapter does to weights."""
+    """Base weights that change a little, as merging and unmerging an adapter changes them."""
     real = CheckpointingTrainer._load_from_checkpoint
 
     def load(self: CheckpointingTrainer, *args: Any, **more: Any) -> None:
@@ -81,7 +81,7 @@ def base_weights_drift() -> Iterator[None]:
 
 @contextmanager
 def loaded(which: str, change: Callable[[Any], Any]) -> Iterator[None]:
-    """A file of the checkpoint that arrives changed."""
+    """A file of the checkpoint that is changed while it is loaded."""
     real = checkpointing.load_tensors
 
     def load(path: Path) -> Any:
@@ -143,7 +143,7 @@ def nothing_broken() -> Iterator[None]:
 CASES: dict[str, Callable[[], Any]] = {
     "nothing": nothing_broken,
     "policy": policy_not_restored,
-    "reference": reference_anchored_anew,
+    "reference": reference_from_policy,
     "base": base_weights_drift,
     "optimizer": lambda: loaded("optimizer.pt", without_moments),
     "one moment": lambda: loaded("optimizer.pt", one_moment_off),
