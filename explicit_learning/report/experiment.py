@@ -1,4 +1,4 @@
-"""What an experiment shows: held-out rates before and after each stage, and all of them side by side at the end."""
+"""The results of an experiment: held-out rates before and after each stage, and of all its models side by side."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["StageResult", "experiment_results", "experiment_text", "places_text"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageResult:
-    """A model of the experiment and what it answers.
+    """A model of the experiment and its evaluation.
 
     Attributes:
         name: The run's folder name, or ``base model``.
@@ -36,7 +36,7 @@ class StageResult:
 def stage_text(runs: Sequence[RunOfStage]) -> str:
     """Return a table of held-out rates before and after the newest run.
 
-    Before an SFT stage stands the base model; before an RL run the SFT run whose adapter it started from.
+    An SFT run is compared with the base model, an RL run with the SFT run whose adapter it started from.
     """
     newest = runs[-1]
     named = newest.plan["initial_adapter"]
@@ -53,7 +53,7 @@ def stage_text(runs: Sequence[RunOfStage]) -> str:
 
 
 def experiment_results(runs: Sequence[RunOfStage]) -> list[StageResult]:
-    """Return the base model's and every run's evaluation, made now where they are missing."""
+    """Return the base model's and every run's evaluation; those that are missing are made now."""
     requests = [evaluation_of_run(runs[0].folder, "base"), *(evaluation_of_run(run.folder, "final") for run in runs)]
     names = ["base model", *(run.folder.name for run in runs)]
     markers = [None, *(read_marker(run.folder)[0] for run in runs)]
@@ -74,8 +74,8 @@ def experiment_text(results: Sequence[StageResult]) -> str:
 
 
 def places_text(out: Path, runs: Sequence[RunOfStage]) -> str:
-    """Return where everything of an experiment lies, a line each."""
-    lines = ["where everything lies:"]
+    """Return a text with the folders of an experiment, one a line."""
+    lines = ["files of this experiment:"]
     if (out / "data").is_dir():
         lines.append(f"  {out / 'data'}: images, slots, SFT rows, evaluation rows")
     lines.append(f"  {out / 'plans'}: the frozen plans")

@@ -1,6 +1,6 @@
-"""A rank: ``python -m explicit_learning.training``, which the launcher starts on each of them.
+"""A rank: ``python -m explicit_learning.training``, which the launcher starts once per rank.
 
-Torch is imported last: stop signals, the rank's log and its tie to the launcher are in place by then.
+Torch is imported last, after the stop signals, the rank's log and its connection to the launcher are set up.
 """
 
 from __future__ import annotations

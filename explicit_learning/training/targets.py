@@ -28,7 +28,7 @@ def lora_config(lora: Lora, *, targets: tuple[str, ...], base: nn.Module) -> Lor
     Args:
         lora: The plan's block.
         targets: Full names of the modules that get an adapter.
-        base: The base model, whose other modules the short names must not reach.
+        base: The base model; the short names must not fit its other modules.
     """
     from peft import LoraConfig
 

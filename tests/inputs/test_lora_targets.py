@@ -28,6 +28,6 @@ def test_suffixes_name_all_targets_and_no_other_module(names: set[str]) -> None:
 
     suffixes = shortest_suffixes(targets, others)
     assert all(named(name, suffixes) for name in targets)
-    # A target whose whole name is another module's suffix cannot be told apart; it is then named in full.
+    # A target whose whole name is another module's suffix fits that module too; it is then named in full.
     reached = {name for name in others if named(name, suffixes)}
     assert all(any(name.endswith(f".{target}") for target in targets) for name in reached)

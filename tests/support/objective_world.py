@@ -1,4 +1,4 @@
-"""A small world to train in: an untrained model of the real architecture, an adapter, digits, and plans over them."""
+"""A small world to train in: a hardly trained model of the real architecture, an adapter, digits, and their plans."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class World:
 
 
 def make_world(folder: Path) -> World:
-    """Write model, adapter and data. The model was taught a little, so that some sampled answers are right."""
+    """Write model, adapter and data. The model is trained a little, so that some sampled answers are right."""
     import torch
     from peft import get_peft_model
 
@@ -92,7 +92,7 @@ def make_world(folder: Path) -> World:
 
 
 def teach(model: Any, processor: Any, data: Path) -> None:
-    """Let the model learn what an answer looks like, from certificates: far from enough to be right often."""
+    """Train the model on SFT rows until it can write an answer, but is seldom right."""
     import torch
 
     rows = read_sft_rows(data / "sft_certificate.jsonl")
@@ -154,7 +154,7 @@ def frozen(world: World, arm: str, name: str, **changes: Mapping[str, Any]) -> P
 def context(
     world: World, plan: Plan, run: Path, *, rank: int = 0, resume: str | None = None, stop: int | None = None
 ) -> RankContext:
-    """Return a rank's place in a run: a fresh one, or one that goes on at a checkpoint; ``stop`` ends it early."""
+    """Return a rank's place in a run that is fresh or resumes at a checkpoint; ``stop`` is the step that ends it."""
     run.mkdir(parents=True, exist_ok=True)
     manifest = LaunchManifest(
         plan=plan,

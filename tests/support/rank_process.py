@@ -1,4 +1,4 @@
-"""One rank, as its shell would start it: PLAN RUN OPTIONS."""
+"""One rank in a process of its own: ``python -m tests.support.rank_process PLAN RUN OPTIONS``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from explicit_learning.rundir.outcome import write_outcome
 
 
 class _StopAfter(StopRequest):
-    """A request that comes during a certain step of this launch: ranks are asked once a step."""
+    """A stop request that comes during a certain step of this launch: the trainer reads it once a step."""
 
     __slots__ = ("_left",)
 
@@ -76,7 +76,7 @@ def _context(plan_file: Path, run: Path, options: dict[str, Any]) -> RankContext
 
 
 def main() -> None:
-    """Run the backend and leave its outcome in the run directory."""
+    """Run the backend and write its outcome into the run directory."""
     plan_file, run, options = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
     context = _context(plan_file, run, options)
     from explicit_learning.training.backend import run as train

@@ -7,18 +7,19 @@ import os
 import socket
 import subprocess
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from explicit_learning.files.resources import PLANS, PROMPTS, ROOT
 from explicit_learning.freeze.freezing import freeze
 from explicit_learning.training.tokens import count_sft_pass
 from tests.support.preloaded import SERVER_ENVIRONMENT, is_fresh, start
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 # The embedded model, as the demo's drafts name it.
 DEMO = PLANS / "demo" / "sft_certificate.json"
 MODEL = (DEMO.parent / json.loads(DEMO.read_text())["model"]["path"]).resolve()
-RANK = Path(__file__).with_name("rank_process.py")
 SECONDS = 600
 
 DRAFT: dict[str, Any] = {
@@ -62,7 +63,7 @@ def _merge(into: dict[str, Any], change: dict[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a launch ended: each rank's outcome and what it said."""
+    """How a launch ended: each rank's outcome and what it printed."""
 
     outcomes: tuple[dict[str, Any], ...]
     output: tuple[str, ...]
@@ -80,8 +81,8 @@ def launch(plan: Path, run: Path, **options: str | int) -> Ended:
     Args:
         plan: The frozen plan.
         run: The run directory.
-        options: ``resume`` (a checkpoint's name), ``stop_after`` (steps of this launch after which rank 0 is asked to
-            stop).
+        options: ``resume`` (a checkpoint's name), ``stop_after`` (steps of this launch after which rank 0 gets a stop
+            request).
     """
     world_size = json.loads(plan.read_text())["hardware"]["world_size"]
     port = _free_port()
@@ -103,7 +104,8 @@ def launch(plan: Path, run: Path, **options: str | int) -> Ended:
         arguments = [str(plan), str(run), json.dumps(options)]
         processes.append(
             start(
-                [str(RANK), *arguments],
+                # As a module: of a script, this folder would be on the path, and shadow libraries.
+                ["-m", "tests.support.rank_process", *arguments],
                 env=environment,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -1,16 +1,17 @@
 """Adapters as folders: one canonical form, written whole, loaded strictly.
 
 PEFT's own ``adapter_config.json`` depends on the hash seed and holds the machine's path to the base model, and its
-loaders accept a folder that names no tensor of the model. Here a folder has the same bytes wherever and whenever it is
-written, and loading either restores every tensor or refuses.
+loaders accept a folder none of whose tensors is in the model. Here a folder has the same bytes wherever and whenever it
+is written, and loading either restores every tensor or refuses.
 """
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.errors import Fault, Refusal
-from explicit_learning.files.atomic import write_bytes
+from explicit_learning.errors import Context, Refusal
+from explicit_learning.files.atomic import new_folder, write_bytes
 from explicit_learning.files.canonical import canonical_bytes
 from explicit_learning.inputs.initial_adapter import configuration_faults, tensor_faults
 
@@ -24,16 +25,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CONFIG_NAME",
+    "FINAL_ADAPTER",
     "WEIGHTS_NAME",
     "adapter_tensors",
     "load_adapter_folder",
     "load_adapter_weights",
     "write_adapter_folder",
+    "write_final_adapter",
 ]
 
+CONTEXT = Context(gate="adapter")
+FINAL_ADAPTER = "final-adapter"
 CONFIG_NAME = "adapter_config.json"
 WEIGHTS_NAME = "adapter_model.safetensors"
-PREFIX = "base_model.model."
 
 
 def adapter_tensors(model: PeftModel, adapter: str) -> dict[str, Tensor]:
@@ -48,7 +52,7 @@ def write_adapter_folder(folder: Path, model: PeftModel, *, adapter: str, base_n
     """Write an adapter's two files into a folder that exists.
 
     Args:
-        folder: Where; whoever makes the folder makes it appear whole.
+        folder: The folder; whoever makes it makes it appear whole.
         model: The unwrapped model.
         adapter: Which of its adapters.
         base_name: The base model's name for people; a path would change with the machine.
@@ -60,6 +64,18 @@ def write_adapter_folder(folder: Path, model: PeftModel, *, adapter: str, base_n
     config["inference_mode"] = True
     write_bytes(folder / WEIGHTS_NAME, save(adapter_tensors(model, adapter), metadata={"format": "pt"}))
     write_bytes(folder / CONFIG_NAME, canonical_bytes(config) + b"\n")
+
+
+def write_final_adapter(run: Path, model: PeftModel, *, adapter: str, base_name: str) -> None:
+    """Write the trained adapter into the run directory, whole or not at all.
+
+    A folder from a launch that was killed between this and the completion marker is replaced: the same steps made it.
+    """
+    target = run / FINAL_ADAPTER
+    if target.exists():
+        shutil.rmtree(target)
+    with new_folder(target) as folder:
+        write_adapter_folder(folder, model, adapter=adapter, base_name=base_name)
 
 
 def _plain(value: Any) -> Any:
@@ -87,7 +103,7 @@ def load_adapter_folder(model: PeftModel, folder: Path, *, adapter: str, lora: L
 def load_adapter_weights(model: PeftModel, folder: Path, *, adapter: str) -> None:
     """Load an adapter's tensors into the unwrapped model, all of them and no other.
 
-    Under data parallelism the wrapped model would take nothing and say nothing; the caller passes the inner one.
+    The model that data parallelism wraps would take none of them, without an error; the caller passes the inner one.
 
     Raises:
         Refusal: If the file cannot be read, or holds other tensors than the model's adapter has.
@@ -100,14 +116,11 @@ def load_adapter_weights(model: PeftModel, folder: Path, *, adapter: str) -> Non
     try:
         state = load_file(path)
     except (OSError, SafetensorError) as error:
-        raise Refusal(
-            Fault(
-                gate="adapter",
-                file=str(path),
-                found=f"cannot be read: {error}",
-                expected="a safetensors file",
-                fix="restore the file from where it was made",
-            )
+        raise CONTEXT.refusal(
+            file=path,
+            found=f"cannot be read: {error}",
+            expected="a safetensors file",
+            fix="copy the file again from where it was made",
         ) from None
     own = adapter_tensors(model, adapter)
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
@@ -115,3 +128,7 @@ def load_adapter_weights(model: PeftModel, folder: Path, *, adapter: str) -> Non
     if faults := tensor_faults(path, shapes, planned):
         raise Refusal(faults)
     set_peft_model_state_dict(model, state, adapter_name=adapter)
+
+
+def _among(name: str, shapes: dict[str, tuple[int, ...]]) -> str:
+    return f"among them {name} of shape {list(shapes[name])}" if name in shapes else f"without {name}"

@@ -1,15 +1,15 @@
-"""What ranks do for a resume audit: digest what is live, and hold it against the checkpoint before the first step.
+"""The ranks' part of a resume audit: digest the live state and compare it with the checkpoint's, before the first step.
 
 The comparison is made at the last moment before anything is computed with the state, and on the objects that compute
-with it. Whatever a library does between a loader and that moment is covered; whatever a loader says it did is not
-believed.
+with it. So it covers whatever a library does between a loader and that moment, and does not depend on what a loader
+reports.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from explicit_learning.errors import ExitCode, Fault, Refusal
+from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
 from explicit_learning.rundir.events import append_event
 from explicit_learning.rundir.resume_audit import (
@@ -23,11 +23,11 @@ from explicit_learning.rundir.resume_audit import (
 from explicit_learning.rundir.smoke_boundary import RankBoundary, prove_boundary, write_boundary
 from explicit_learning.rundir.state_digests import read_state_digests
 from explicit_learning.training.collectives import barrier, gather
+from explicit_learning.training.measurements import peak_memory_bytes
 from explicit_learning.training.policy import ADAPTER, base_tensors
 from explicit_learning.training.state.adapters import adapter_tensors
 from explicit_learning.training.state.digests import live_tensors_sha256, state_sha256
-from explicit_learning.training.state.streams import random_streams
-from explicit_learning.training.step_loop import peak_memory_bytes
+from explicit_learning.training.state.random_streams import random_streams
 
 if TYPE_CHECKING:
     import torch
@@ -35,15 +35,16 @@ if TYPE_CHECKING:
 
     from explicit_learning.rundir.state_digests import Components
     from explicit_learning.training.records import Records
-    from explicit_learning.training.step_loop import Loop
+    from explicit_learning.training.step_loop import LoopState
 
-__all__ = ["REFERENCE", "Auditable", "check_resumed", "leave_boundary", "live_components"]
+__all__ = ["REFERENCE", "Auditable", "check_resumed", "live_components", "write_smoke_boundary"]
 
-REFERENCE = "ref"
+CONTEXT = Context(gate="checkpoint", exit_code=ExitCode.INTERNAL)
+REFERENCE = "ref"  # TRL's name of the frozen adapter that the KL term is measured from
 
 
 class Auditable(Protocol):
-    """What is looked at of a trainer, beside the library's own attributes; `training.durable` says what each is."""
+    """The parts of a trainer that an audit reads; `CheckpointingTrainer` describes them."""
 
     @property
     def accelerator(self) -> Any: ...  # noqa: D102 - the library's
@@ -54,7 +55,7 @@ class Auditable(Protocol):
     @property
     def state(self) -> TrainerState: ...  # noqa: D102 - the library's
 
-    loop: Loop
+    loop: LoopState
     records: Records | None
     resumed: list[str]
     counters_as_loaded: str | None
@@ -67,7 +68,7 @@ class Auditable(Protocol):
 
 
 def live_components(trainer: Auditable) -> Components:
-    """Digest everything that this rank would continue from."""
+    """Return a digest of each part of the state that this rank would continue from."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     optimizer, scheduler = trainer.optimizer_and_scheduler()
     streams = {name: state_sha256(value) for name, value in random_streams().items()}
@@ -86,8 +87,8 @@ def live_components(trainer: Auditable) -> Components:
     }
 
 
-def leave_boundary(trainer: Auditable, components: Components, *, checkpoint: str) -> None:
-    """Write a smoke run's boundary file, on all ranks together; the checkpoint is not complete yet."""
+def write_smoke_boundary(trainer: Auditable, components: Components, *, checkpoint: str) -> None:
+    """Write a smoke run's boundary file, on all ranks together, before the checkpoint is complete."""
     context = trainer.loop.context
     own = RankBoundary(
         rank=context.rank,
@@ -104,24 +105,21 @@ def leave_boundary(trainer: Auditable, components: Components, *, checkpoint: st
 def check_resumed(trainer: Auditable) -> None:
     """Refuse to go on from a state that was not restored, on all ranks together.
 
-    That every loader was called is looked at in every run; digests are compared in smoke runs and where an audit was
-    asked for.
+    Every run checks that each loader was called. Smoke runs, and runs with an audit, also compare digests.
 
     Raises:
-        Refusal: Naming what was not restored, or differs; the record says the same.
+        Refusal: Naming each part that was not restored or differs, as the audit's record does.
     """
     manifest = trainer.loop.context.manifest
     if manifest.audit or manifest.plan.run_mode == "smoke":
         _audit(trainer)
     elif missing := _missing(trainer):
-        raise Refusal(
-            Fault(
-                gate="checkpoint",
-                found=f"not restored: {', '.join(missing)}",
-                expected=f"restored: {', '.join(_expected(trainer))}",
-                fix="report this: the installed trainer does not resume as this version was written for",
-                exit_code=ExitCode.INTERNAL,
-            )
+        raise CONTEXT.refusal(
+            file=manifest.run / str(manifest.resume_checkpoint),
+            found=f"not restored: {', '.join(missing)}",
+            expected=f"restored: {', '.join(_expected(trainer))}",
+            fix="report this as a defect (CONTRIBUTING.md says where): the installed trl or transformers does not call "
+            "all of this version's loaders",
         )
 
 
@@ -159,4 +157,4 @@ def _audit(trainer: Auditable) -> None:
     barrier()
     if faults := audit_faults(document, file=file):
         raise Refusal(faults)
-    context.say(f"resume audit of {manifest.resume_checkpoint}: all {len(own.as_loaded)} components as they were")
+    context.say(f"resume audit of {manifest.resume_checkpoint}: all {len(own.as_loaded)} parts of the state are equal")

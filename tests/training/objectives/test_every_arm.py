@@ -1,4 +1,4 @@
-"""Every row of the table of arms trains on two ranks, and what must be equal is."""
+"""Every arm of the table trains on two ranks, and what must be equal between arms and ranks is equal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.objectives, pytest.mark.training, pytest.mark.slow]
 
 RANKS, BATCH, GENERATIONS, STEPS = 2, 8, 2, 4
-SLOTS = 24  # of 6 groups: the fourth step begins the second visit
+SLOTS = 24  # of 6 groups: the fourth step is the first of the second visit
 PATIENCE_SECONDS = 600  # about a minute on two idle cores
 
 # The terms that an arm's loss is made of; with the default recipe PAPO's entropies have the weight 0.
@@ -44,7 +44,7 @@ TRAINED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """An arm's run, and what each rank left."""
+    """An arm's run, and what each rank wrote."""
 
     plan: Plan
     run: Path

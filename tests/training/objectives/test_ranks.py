@@ -1,4 +1,4 @@
-"""Two ranks do together what one does alone, whatever each of them holds."""
+"""Two ranks together train what one trains alone, whatever rows each of them has."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GENERATION = {"num_generations": 8, "max_completion_tokens": 12, "max_prompt_tok
 
 
 def train(world: World, run: Path, arm: str, *, ranks: int, batch: int, accumulation: int) -> list[dict[str, Any]]:
-    """Train two steps on several processes; give what each rank left."""
+    """Train two steps on several processes; return what each rank wrote."""
     from tests.support.objective_world import frozen
 
     name = f"{run.parent.name}-{run.name}"

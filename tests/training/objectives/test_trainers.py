@@ -1,4 +1,4 @@
-"""The trainers on a real model: what is added is added, and what has no weight changes not one bit."""
+"""The trainers on a real model: each term is really added, and a term with weight 0 changes not one bit."""
 
 from __future__ import annotations
 
@@ -131,13 +131,13 @@ def test_backward_passes_and_rows_per_forward_do_not_change_what_is_trained(trai
 
 
 def test_a_step_that_changes_nothing_is_reported(train: Callable[..., Run]) -> None:
-    # Every completion is worth the same, whatever it says: no group has anything to prefer.
+    # All completions get one reward, so no group has a preference.
     facts, metrics, _ = train("answer_grpo", reward={"answer": 0.0, "malformed": 0.0})
     assert facts["unchanged_adapter_steps"] == facts["zero_gradient_steps"] == [1, 2, 3]
     assert final_digest(facts) == facts["initial_adapter_tensors_sha256"]
     assert facts["loss_terms"] == {"policy": {"present": True, "finite": True, "gradient": False}}
     assert [row["groups/zero_variance"] for row in metrics] == [4.0, 4.0, 4.0]
-    # Terms are told apart: what EVI-PO adds does not pass for a gradient of the rewards.
+    # Terms are counted apart: the gradient of EVI-PO's terms is not taken for one of the rewards.
     facts, _, _ = train("evi_po", reward={"answer": 0.0, "malformed": 0.0})
     assert facts["zero_gradient_steps"] == []
     assert {name for name, term in facts["loss_terms"].items() if term["gradient"]} >= {"direction", "evidence"}

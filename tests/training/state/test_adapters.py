@@ -1,4 +1,4 @@
-"""Adapter folders: canonical bytes, and no silent half-loading."""
+"""Adapter folders: canonical bytes, and loading all tensors or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A launch that does not go on from the state of its checkpoint ends with 70, whatever a loader says it did."""
+"""A launch that does not continue from its checkpoint's state ends with 70, whatever a loader reports."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def differing(result: dict[str, Any]) -> Iterator[str]:
     return (item["name"] for item in audit["ranks"][0]["components"] if not item["equal"])
 
 
-def test_a_sound_resume_passes_and_says_so(results: dict[str, Any]) -> None:
+def test_a_sound_resume_passes_and_is_recorded(results: dict[str, Any]) -> None:
     result = results["nothing"]
     assert (result["status"], result["step"]) == ("completed", 7)
     assert list(differing(result)) == []

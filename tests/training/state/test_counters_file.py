@@ -1,4 +1,4 @@
-"""What a trainer has gathered and not logged survives a checkpoint, whatever it is."""
+"""Counters, and what a trainer gathered since it last logged, survive a checkpoint exactly."""
 
 from __future__ import annotations
 
@@ -9,18 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from explicit_learning.training.counters import Counters
-from explicit_learning.training.state.checkpointing import DurableTrainer
+from explicit_learning.training.counters import Counters, load_counters, save_counters
+from explicit_learning.training.state.checkpointing import CheckpointingTrainer
 from explicit_learning.training.state.digests import state_sha256
-from explicit_learning.training.state.streams import load_counters, save_counters
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
+def test_counters_come_back_exactly(tmp_path: Path) -> None:
+    counters = {"loop": {"steps": [1, 2]}, "trainer": {"loss_sum": 0.1 + 0.2, "metrics": {"kl": [1e-17]}}}
+    save_counters(tmp_path, 0, counters)
+    assert load_counters(tmp_path, 0) == counters
+
+
 def trainer(loss: float, metrics: dict[str, list[float]]) -> Any:
     """Return a trainer's counting part, in the middle of a logging interval."""
-    made: Any = object.__new__(DurableTrainer)
+    made: Any = object.__new__(CheckpointingTrainer)
     made.loop = SimpleNamespace(counters=Counters(finite_steps=3), context=SimpleNamespace(rank=0))
     made.state = SimpleNamespace(global_step=3)
     made.resumed = []
@@ -31,7 +36,7 @@ def trainer(loss: float, metrics: dict[str, list[float]]) -> Any:
     return made
 
 
-def test_a_metric_that_is_no_number_is_kept(tmp_path: Path) -> None:
+def test_a_metric_that_is_not_a_number_is_kept(tmp_path: Path) -> None:
     """A group whose completions were all cut off has no reward, so its standard deviation is NaN."""
     before = trainer(0.1, {"rewards/std": [math.nan, 0.30000000000000004], "kl": [math.inf], "logged": []})
     counted = before.counted()

@@ -1,9 +1,9 @@
 """The trainer under all RL arms: TRL's GRPO with everything pinned that would make arms or runs differ.
 
-TRL keeps the step: advantages, the clipped objective, the KL to the reference, accumulation. This class owns what lies
-around it: which completion is sampled when (`Schedule`), how a token is chosen (`constraint`), how a completion is
-scored (`rewards`), what is recorded (`Records`), and what a checkpoint holds (`DurableTrainer`). Objectives that add
-terms extend it; they find a micro-batch's rows in ``inputs`` as TRL shuffled them.
+TRL keeps the step: advantages, the clipped objective, the KL to the reference, accumulation. This class owns the rest:
+which completion is sampled when (`Schedule`), how a token is chosen (`constraint`), how a completion is scored
+(`rewards`), what is recorded (`Records`), and what a checkpoint holds (`CheckpointingTrainer`). Objectives with further
+terms extend it; they find a micro-batch's rows in ``inputs``, in the order that TRL shuffled them to.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from torch.utils.data import Sampler
 from trl import GRPOTrainer
 from trl.trainer.utils import pad
 
-from explicit_learning.errors import Fault, Refusal
+from explicit_learning.errors import Context
 from explicit_learning.launch.outcomes import NonFiniteLossError
 from explicit_learning.rewards import check_columns, score
-from explicit_learning.training.collectives import gather, total
-from explicit_learning.training.constraint import AllowedMass, Sampled, constrained, uniforms
-from explicit_learning.training.objectives.loss_term_check import expect, observe
+from explicit_learning.training.collectives import gather, sum_over_ranks
+from explicit_learning.training.constraint import AllowedMass, Sampled, generate_constrained, uniforms
+from explicit_learning.training.objectives.loss_term_check import check_term, declare_terms
+from explicit_learning.training.prompt_limit import refuse_long_prompt
 from explicit_learning.training.records import Completion
-from explicit_learning.training.state.checkpointing import DurableTrainer
+from explicit_learning.training.state.checkpointing import CheckpointingTrainer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,10 +32,12 @@ if TYPE_CHECKING:
 
     from explicit_learning.plan.typed_plan import Plan, Reward
     from explicit_learning.training.constraint import Constraint
-    from explicit_learning.training.rollouts import RolloutRows, Shown
+    from explicit_learning.training.rollouts import RolloutRows, SlotPrompt
     from explicit_learning.training.schedule import Schedule
 
 __all__ = ["AlignedGRPOTrainer"]
+
+CONTEXT = Context(gate="model")
 
 
 class _ScheduleSampler(Sampler[int]):
@@ -51,14 +54,14 @@ class _ScheduleSampler(Sampler[int]):
 
 
 def _answer(**_: Any) -> list[float]:
-    """Give the reward its name in TRL's metrics; `_calculate_rewards` is what scores."""
+    """Give the reward its name in TRL's metrics; `_calculate_rewards` does the scoring."""
     raise AssertionError("completions are scored by AlignedGRPOTrainer")
 
 
 _answer.__name__ = "answer"
 
 
-class AlignedGRPOTrainer(DurableTrainer, GRPOTrainer):
+class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
     """GRPO on comparison slots."""
 
     def __init__(
@@ -75,28 +78,25 @@ class AlignedGRPOTrainer(DurableTrainer, GRPOTrainer):
         self._weights = weights
         self._schedule = schedule
         self._constraint = constraint
-        self._asked: list[Shown] = []
+        self._slot_prompts: list[SlotPrompt] = []
         self._policy_log_probs: torch.Tensor | None = None
-        # TRL pads prompts on the left itself, but lets the processor pad what belongs to each token: with a tokenizer
-        # that pads on the right, prompts of different lengths would get each other's image positions.
+        # TRL pads prompt ids on the left itself, but lets the processor pad the fields of each token: with a tokenizer
+        # that pads on the right, the image positions of prompts of different lengths would be shifted.
         kwargs["processing_class"].tokenizer.padding_side = "left"
         super().__init__(reward_funcs=[_answer], train_dataset=rows, **kwargs)
         self._check_terminal_tokens()
-        expect(self.loop.counters, ("policy",))
+        declare_terms(self.loop.counters, ("policy",))
 
     def _check_terminal_tokens(self) -> None:
-        """Refuse terminal tokens that TRL would take for content: it knows the tokenizer's EOS and pad only."""
+        """Refuse terminal tokens that TRL would take for content: it reads only the tokenizer's EOS and pad."""
         known = {self._tokenizer.eos_token_id, self._tokenizer.pad_token_id}
         unknown = sorted(set(self._constraint.terminal) - known)
         if unknown:
-            raise Refusal(
-                Fault(
-                    gate="model",
-                    pointer="/generation/terminal_token_ids",
-                    found=f"{unknown} beside the tokenizer's end-of-sequence and padding tokens {sorted(known)}",
-                    expected="no other terminal token: the trainer would mask completions that end with one",
-                    fix="use a tokenizer whose eos_token and pad_token are the model's end-of-sequence tokens",
-                )
+            raise CONTEXT.refusal(
+                pointer="/generation/terminal_token_ids",
+                found=f"{unknown}, which are neither the tokenizer's end-of-sequence nor its padding token",
+                expected=f"terminal tokens among {sorted(known)}: TRL masks completions that end with another one",
+                fix="use a tokenizer whose eos_token and pad_token are the model's end-of-sequence tokens",
             )
 
     # --- data -----------------------------------------------------------------------------------------------------
@@ -118,10 +118,10 @@ class AlignedGRPOTrainer(DurableTrainer, GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         if not all(inputs):
-            raise AssertionError("a generation cycle was entered in its middle: its rows were sampled earlier")
-        self._asked = [row["shown"] for row in inputs]
+            raise AssertionError("the run started inside a generation cycle, whose rows were sampled earlier")
+        self._slot_prompts = [row["slot_prompt"] for row in inputs]
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
-        return output | {"shown": list(self._asked)}
+        return output | {"slot_prompt": list(self._slot_prompts)}
 
     def _generate_single_turn(
         self, prompt_ids: list[list[int]], images: Any, multimodal_fields: dict[str, Any]
@@ -134,12 +134,12 @@ class AlignedGRPOTrainer(DurableTrainer, GRPOTrainer):
             [
                 uniforms(
                     seed=self._plan.seed,
-                    slot_id=shown.rollout.slot_id,
-                    visit=shown.rollout.visit,
-                    generation=shown.rollout.generation,
+                    slot_id=prompt.rollout.slot_id,
+                    visit=prompt.rollout.visit,
+                    generation=prompt.rollout.generation,
                     count=generation.max_completion_tokens,
                 )
-                for shown in self._asked
+                for prompt in self._slot_prompts
             ]
         )
         chooser = Sampled(numbers=numbers, temperature=generation.temperature, top_p=generation.top_p)
@@ -148,7 +148,7 @@ class AlignedGRPOTrainer(DurableTrainer, GRPOTrainer):
         model.eval()
         try:
             with self._without_checkpointing(model):
-                ids, mass = constrained(
+                ids, mass = generate_constrained(
                     model,
                     self._model_inputs(prompt_ids, multimodal_fields),
                     constraint=self._constraint,
@@ -165,20 +165,11 @@ class AlignedGRPOTrainer(DurableTrainer, GRPOTrainer):
 
     def _refuse_long_prompts(self, prompt_ids: list[list[int]]) -> None:
         limit = self._plan.generation.max_prompt_tokens
-        for ids, shown in zip(prompt_ids, self._asked, strict=True):
-            if len(ids) > limit:
-                raise Refusal(
-                    Fault(
-                        gate="data",
-                        file=shown.rollout.slot_id,
-                        found=f"a prompt of {len(ids)} tokens",
-                        expected=f"at most generation.max_prompt_tokens, {limit}: prompts are never truncated",
-                        fix="raise the limit, or shrink the images",
-                    )
-                )
+        for ids, prompt in zip(prompt_ids, self._slot_prompts, strict=True):
+            refuse_long_prompt(prompt.rollout.slot_id, len(ids), limit=limit)
 
     def _without_checkpointing(self, model: Any) -> Any:
-        """Return a context without gradient checkpointing: it would forbid the cache that generation needs."""
+        """Return a context without gradient checkpointing, which would turn off the cache that generation needs."""
         from trl.models.utils import disable_gradient_checkpointing
 
         return disable_gradient_checkpointing(model, {"use_reentrant": False})
@@ -206,11 +197,14 @@ class AlignedGRPOTrainer(DurableTrainer, GRPOTrainer):
     # --- loss -----------------------------------------------------------------------------------------------------
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
-        """Return GRPO's own loss of a backward pass, and note whether it has a gradient: groups may prefer nothing."""
+        """Return GRPO's own loss of a backward pass, and record whether it has a gradient.
+
+        It has none where all completions of each group have one reward.
+        """
         loss: torch.Tensor = super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call] # TRL names no types here
         if self._policy_log_probs is None:
-            raise AssertionError("the policy loss has scored the sampled tokens by now")
-        observe(self.loop.counters, "policy", loss, [self._policy_log_probs])
+            raise AssertionError("the policy loss did not score the sampled tokens")
+        check_term(self.loop.counters, "policy", loss, [self._policy_log_probs])
         return loss
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
@@ -230,13 +224,15 @@ class AlignedGRPOTrainer(DurableTrainer, GRPOTrainer):
     ) -> torch.Tensor:
         """Score and record this rank's completions; return all ranks' rewards, shape (completions, 1).
 
-        A truncated completion's reward is NaN here, which TRL leaves out of the group's baseline.
+        A truncated completion's reward is NaN here; TRL leaves it out of the group's baseline.
         """
-        rows = [row["shown"] for row in inputs]
+        slot_prompts = [row["slot_prompt"] for row in inputs]
         check_columns(
-            len(rows), {"prompts": prompts, "completions": completions, "completion_ids": completion_ids_list}
+            len(slot_prompts), {"prompts": prompts, "completions": completions, "completion_ids": completion_ids_list}
         )
-        scored = [self._complete(shown, ids) for shown, ids in zip(rows, completion_ids_list, strict=True)]
+        scored = [
+            self._scored_completion(prompt, ids) for prompt, ids in zip(slot_prompts, completion_ids_list, strict=True)
+        ]
         if self.records is None:
             raise AssertionError("an RL arm has a ledger and a trace")
         self.records.append(scored, optimizer_step=self.state.global_step)
@@ -246,25 +242,25 @@ class AlignedGRPOTrainer(DurableTrainer, GRPOTrainer):
             device=self.accelerator.device,
         )
         gathered: torch.Tensor = self.accelerator.gather(rewards)
-        self._count(scored, gathered)
+        self._count_completions(scored, gathered)
         return gathered
 
-    def _complete(self, shown: Shown, ids: list[int]) -> Completion:
+    def _scored_completion(self, prompt: SlotPrompt, ids: list[int]) -> Completion:
         text = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         terminated = ids[-1] in self._constraint.terminal
         result = score(
             text,
             terminated=terminated,
-            gold=shown.gold,
-            answer_type=shown.answer_type,
-            choices=shown.choices,
+            gold=prompt.gold,
+            answer_type=prompt.answer_type,
+            choices=prompt.choices,
             weights=self._weights,
         )
-        return Completion(shown=shown, ids=tuple(ids), text=text, terminated=terminated, score=result)
+        return Completion(prompt=prompt, ids=tuple(ids), text=text, terminated=terminated, score=result)
 
-    def _count(self, scored: list[Completion], rewards: torch.Tensor) -> None:
-        """Count over all ranks what is reported beside the mean reward."""
-        malformed, truncated, right = total(
+    def _count_completions(self, scored: list[Completion], rewards: torch.Tensor) -> None:
+        """Add up over all ranks the counts that are reported beside the mean reward."""
+        malformed, truncated, right = sum_over_ranks(
             [
                 sum(not item.score.valid for item in scored),
                 sum(not item.terminated for item in scored),
