@@ -18,6 +18,8 @@ from explicit_learning.errors import Context, ExitCode
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.strict_json import load_json
+from explicit_learning.files.typed_json import to_json
+from explicit_learning.inputs.frozen import frozen_paths
 from explicit_learning.launch.environment import rank_environment
 from explicit_learning.model_files.folders import adapter_sha256
 from explicit_learning.plan.reading import load_plan
