@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from explicit_learning.files.atomic import fsync_folder, write_bytes
 
@@ -45,10 +45,6 @@ class SetAside:
     tokens: int
     unreadable_rows: int
     torn_bytes: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as an event's data."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,24 +45,32 @@ def document(schema: str) -> Callable[[type[T]], type[T]]:
     return register
 
 
-def read_document(path: Path, kind: type[T], *, gate: str, max_bytes: int = MAX_BYTES) -> T:
-    """Read a file, check it by the schema of its class, and return it typed.
+def read_document(path: Path, kind: type[T], *, gate: str, fix: str | None = None, max_bytes: int = MAX_BYTES) -> T:
+    """Read a file, check it by the schema of its class, and return it typed (see `parsed`).
 
     Raises:
         Refusal: If it is missing, unreadable, not strict JSON, or breaks its schema; with every fault.
     """
-    return parsed(load_json(path, gate=gate, max_bytes=max_bytes), kind, gate=gate, file=str(path))
+    return parsed(load_json(path, gate=gate, max_bytes=max_bytes), kind, gate=gate, file=str(path), fix=fix)
 
 
-def parsed(value: Any, kind: type[T], *, gate: str, file: str) -> T:  # noqa: ANN401 - any JSON value
+def parsed(value: Any, kind: type[T], *, gate: str, file: str, fix: str | None = None) -> T:  # noqa: ANN401 - any JSON value
     """Check a JSON value by the schema of a document's class, and return it typed.
+
+    Args:
+        value: The value.
+        kind: The class.
+        gate: Name of the check, for the faults.
+        file: The file the value was read from, for the faults.
+        fix: What to do about a document that a program wrote; by default each fault says how to correct its field.
 
     Raises:
         Refusal: If it breaks its schema; with every fault.
     """
     name = _SCHEMAS[kind]
     if not compiled_schema(name)(value):
-        raise Refusal(validate(value, name, gate=gate, file=file))
+        faults = validate(value, name, gate=gate, file=file)
+        raise Refusal(replace(fault, fix=fix or fault.fix) for fault in faults)
     return from_json(kind, value)
 
 
