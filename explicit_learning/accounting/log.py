@@ -105,7 +105,8 @@ class AppendLog(Generic[RowT]):
         if frontier is None:
             _start(path, first)
         if (found := _first_line(path)) != first:
-            check_header(parse_json(found, gate=CONTEXT.gate, file=f"{path}:1"), header, file=str(path))
+            value = parse_json(found, gate=CONTEXT.gate, file=f"{path}:1", fix=RESTORE)
+            check_header(value, header, file=str(path))
         at = frontier or Frontier(file=file, offset=len(first), rows=0, tokens=0, digest=_sha256(first).hexdigest())
         state = _check_prefix(path, file, at)
         if visit is not None:

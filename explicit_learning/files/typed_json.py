@@ -51,7 +51,8 @@ def read_document(path: Path, kind: type[T], *, gate: str, fix: str | None = Non
     Raises:
         Refusal: If it is missing, unreadable, not strict JSON, or breaks its schema; with every fault.
     """
-    return parsed(load_json(path, gate=gate, max_bytes=max_bytes), kind, gate=gate, file=str(path), fix=fix)
+    value = load_json(path, gate=gate, fix=fix, max_bytes=max_bytes)
+    return parsed(value, kind, gate=gate, file=str(path), fix=fix)
 
 
 def parsed(value: Any, kind: type[T], *, gate: str, file: str, fix: str | None = None) -> T:  # noqa: ANN401 - any JSON value

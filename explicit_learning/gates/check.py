@@ -248,6 +248,6 @@ class _Gates:
                 completions=0 if objective is None else Geometry.of_document(raw).completions(optimisation.max_steps),
                 completion_tokens=longest,
             )
-        except (OSError, ValueError):
+        except (OSError, Refusal):
             return []  # the model gate has said what is wrong with the folder
         return check_disk(self.out, need)
