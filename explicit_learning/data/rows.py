@@ -22,7 +22,6 @@ __all__ = [
     "SlotRow",
     "View",
     "sft_from_json",
-    "sft_to_json",
     "slot_from_json",
     "slot_to_json",
 ]
@@ -203,18 +202,6 @@ def slot_to_json(row: SlotRow) -> Json:
         "full_answer": row.full_answer,
     }
     return value if row.substitute_answer is None else value | {"substitute_answer": row.substitute_answer}
-
-
-def sft_to_json(row: SftRow) -> Json:
-    """Return the JSON form of an SFT row: exactly what `sft_from_json` was given."""
-    return {
-        "schema_version": 2,
-        **_fields(row),
-        "relation": row.relation.value,
-        "choices": [_fields(choice) for choice in row.choices],
-        "answer_type": row.answer_type.value,
-        "images": [_fields(image) for image in row.images],
-    }
 
 
 def _choices(values: list[Json]) -> tuple[Choice, ...]:
