@@ -1,7 +1,7 @@
 """The ledger: every sampled completion's token count, against a hard ceiling.
 
 "The same number of completions" is a claim about arms that are compared, so sampling is counted where it happens. A
-completion that is counted twice, or under a name that the plan does not know, is an error of the program: it is refused
+completion that is counted twice, or under a name that the plan does not have, is an error of the program: it is refused
 before anything is written, never corrected.
 """
 
@@ -45,7 +45,7 @@ class Seen:
 
 
 def read_ledger(run: Path, binding: Binding) -> Iterator[LedgerEntry]:
-    """Yield all entries of a rank's ledger; the first one stands in line 2.
+    """Yield all entries of a rank's ledger; the first one is line 2.
 
     Raises:
         Refusal: If the file is missing or unreadable, belongs to something else, or has a line that breaks its schema.

@@ -49,7 +49,7 @@ RowT = TypeVar("RowT", bound=Row)
 
 
 def read_log(run: Path, binding: Binding, kind: Kind, row_type: type[RowT]) -> Iterator[RowT]:
-    """Yield all rows of a file, in order; the first one stands in line 2.
+    """Yield all rows of a file, in order; the first one is line 2.
 
     Raises:
         Refusal: If the file is missing or unreadable, is bound to something else, or has a line that breaks its schema.

@@ -27,7 +27,7 @@ SCORED = field_names(ScoredCompletion)
 
 
 def read_trace(run: Path, binding: Binding) -> Iterator[TraceRow]:
-    """Yield all rows of a rank's trace; the first one stands in line 2.
+    """Yield all rows of a rank's trace; the first one is line 2.
 
     Raises:
         Refusal: If the file is missing or unreadable, belongs to something else, or has a line that breaks its schema.

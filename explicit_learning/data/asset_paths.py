@@ -70,7 +70,7 @@ class AssetFolder:
             pointer: Where the path is in the context's file.
 
         Raises:
-            Refusal: If the path is not plain, or no regular file with content is there or inside the asset root.
+            Refusal: If the path is not plain, or does not lead to a regular file with content inside the asset root.
         """
         if fault := path_fault(path, at, pointer):
             raise Refusal(fault)

@@ -1,4 +1,4 @@
-"""Images checked once, by the gate: they are there, they are the frozen bytes, and they are what the rows say.
+"""Images checked once, by the gate: they are there, they are the frozen bytes, and they have the listed size.
 
 Ranks do not repeat this. They compare the dataset's identity, which covers every image's hash, and decode on access.
 """

@@ -49,7 +49,7 @@ class ModelText:
         template: The compiled chat template.
         tokenizer: The model's tokenizer, neither padding nor truncating.
         special_tokens: The tokens that a template may name, such as ``eos_token``.
-        template_file: Where the template stands, for faults.
+        template_file: The template's file, for faults.
     """
 
     template: Template

@@ -69,7 +69,7 @@ def prompt_messages(system: str, question: str, choices: Sequence[Choice] = (), 
         image_count: How many images the row has; each gets a part of its own, before the text.
 
     Raises:
-        ValueError: If there is no image: no image, no record.
+        ValueError: If there is no image: every record has one.
     """
     if image_count < 1:
         raise ValueError("a prompt without an image")

@@ -1,8 +1,8 @@
 """Rows as typed values: slots, certificates, and the views they name.
 
-A row is read once, checked once, and from then on is a frozen value whose fields a type checker knows. The constructors
-here trust their input: they are called on JSON that has passed its schema (`explicit_learning.data.reading`), so that a
-field has one place where its form is defined.
+A row is read once, checked once, and from then on is a frozen, typed value. The constructors here trust their input:
+they are called on JSON that has passed its schema (`explicit_learning.data.reading`), so that a field's form is defined
+in one place.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class SlotRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SftRow:
-    """A certificate: what the model should say to a view; see ``schemas/sft-row.schema.json``."""
+    """A certificate: what the model should answer to a view; see ``schemas/sft-row.schema.json``."""
 
     record_id: str
     record_kind: str

@@ -2,9 +2,9 @@
 
 jsonschema explains errors well and takes about a millisecond a row; tens of thousands of rows, nearly all of them
 right, need only a yes. So each row is tested by a function compiled from the same schema, and only a row that fails is
-given to `explicit_learning.files.schema.validate` for its explanation. The compiler knows exactly the keywords that the
-row schemas use and refuses any other at compile time, so that it can never pass over a rule in silence; a test holds
-its verdict to jsonschema's on mutated rows.
+given to `explicit_learning.files.schema.validate` for its explanation. The compiler supports exactly the
+keywords that these schemas use and refuses any other at compile time, so that it never skips a rule; a test compares
+its answers with jsonschema's on mutated rows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NUMBERS = frozenset({int, float})
 
 @cache
 def compiled_schema(name: str) -> Check:
-    """Return a function that says whether a JSON value fits ``schemas/NAME.schema.json``.
+    """Return a function that returns whether a JSON value fits ``schemas/NAME.schema.json``.
 
     Raises:
         NotImplementedError: If the schema uses a keyword that is not known here.

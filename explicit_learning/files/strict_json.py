@@ -66,7 +66,7 @@ def parse_json(data: bytes, *, gate: str, file: str, fix: str | None = None) -> 
         data: The document.
         gate: Name of the check, for the fault.
         file: Where the document comes from, for the fault.
-        fix: What to do about a document that a program wrote; by default the fault says how to correct it.
+        fix: What to do about a document that a program wrote; by default the fault's own advice.
 
     Raises:
         Refusal: If the bytes are not UTF-8, start with a byte-order mark, or are not JSON; if an object has one key

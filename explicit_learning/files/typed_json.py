@@ -32,9 +32,9 @@ _HINTS: dict[type[Any], dict[str, Any]] = {}
 
 
 def document(schema: str) -> Callable[[type[T]], type[T]]:
-    """Name the schema, ``schemas/SCHEMA.schema.json``, of a dataclass that stands for a whole file or line.
+    """Name the schema, ``schemas/SCHEMA.schema.json``, of a dataclass that is a whole file or line.
 
-    It stands above ``@dataclass``. Types in the annotations of such a class are looked up when a document is read, so
+    Write it above ``@dataclass``. Types in the annotations of such a class are looked up when a document is read, so
     their imports may not be hidden behind ``TYPE_CHECKING``; ruff is told so in pyproject.toml.
     """
 
@@ -63,7 +63,7 @@ def parsed(value: Any, kind: type[T], *, gate: str, file: str, fix: str | None =
         kind: The class.
         gate: Name of the check, for the faults.
         file: The file the value was read from, for the faults.
-        fix: What to do about a document that a program wrote; by default each fault says how to correct its field.
+        fix: What to do about a document that a program wrote; by default each fault's own advice.
 
     Raises:
         Refusal: If it breaks its schema; with every fault.

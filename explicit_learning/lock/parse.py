@@ -107,7 +107,7 @@ class Lock:
     Attributes:
         path: The file.
         sha256: SHA-256 of its bytes: the identity.
-        head_fields: The head as it stands there, for checking it against its schema.
+        head_fields: The head as read, for checking it against its schema.
         packages: All packages, in the file's order.
     """
 

@@ -2,8 +2,8 @@
 
 The order matters: the full lock first; the CPU lock under its versions, so that it is a subset; the lint lock under the
 CPU lock's, because mypy reads both, and so is that of the image's tools. Everything happens in a temporary folder, and
-the results replace the old locks only once all are there and fit each other. What stands in a head is a decision (a
-base image, a driver), not a result: it is kept as it is, but for the parent's hash.
+the results replace the old locks only once all are there and fit each other. A head holds decisions (a
+base image, a driver), not results: it is kept as it is, except for the parent's hash.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a model folder and an adapter folder must consist of, and their identities.
+"""What a model folder and an adapter folder must hold, and their identities.
 
-A hash alone would say that *something* in 5 GB differs. The structure is looked at first, so that a missing shard or a
+A hash alone would show that *something* in 5 GB differs. The structure is checked first, so that a missing shard or a
 truncated file is named.
 """
 
@@ -98,7 +98,7 @@ def _weight_faults(path: Path, context: Context, expected: str) -> list[Fault]:
 
 
 def adapter_sha256(folder: Path) -> str:
-    """Return an adapter's identity: the canonical hash of its two files' hashes (a model card beside them is no part).
+    """Return an adapter's identity: the canonical hash of its two files' hashes (not of a model card).
 
     Raises:
         OSError: If a file cannot be read.
