@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.accounting.binding import Binding
 from explicit_learning.accounting.frontier import RankFrontiers
-from explicit_learning.accounting.ledger import Ledger, LedgerEntry
-from explicit_learning.accounting.trace import Trace, TraceRow
+from explicit_learning.accounting.ledger import Ledger
+from explicit_learning.accounting.rows import SampledCompletion, ScoredCompletion
+from explicit_learning.accounting.trace import Trace
+from explicit_learning.files.typed_json import to_json
 from explicit_learning.plan.geometry import Geometry
 from explicit_learning.rundir.events import append_event
 
@@ -78,7 +80,7 @@ class Records:
         )
         for aside in (ledger.set_aside, trace.set_aside):
             if aside is not None:
-                append_event(manifest.run, "set-aside", {"what": "rows beyond the checkpoint", **aside.to_json()})
+                append_event(manifest.run, "set-aside", {"what": "rows beyond the checkpoint", **to_json(aside)})
         return cls(ledger=ledger, trace=trace, cycle_tokens=Geometry.of(manifest.plan).tokens_per_cycle_and_rank)
 
     def append(self, completions: Sequence[Completion], *, optimizer_step: int) -> None:
@@ -93,7 +95,7 @@ class Records:
             OSError: If the disk is full or fails.
         """
         self.ledger.append(
-            LedgerEntry(
+            SampledCompletion(
                 slot_id=completion.prompt.rollout.slot_id,
                 visit=completion.prompt.rollout.visit,
                 generation=completion.prompt.rollout.generation,
@@ -101,7 +103,7 @@ class Records:
             )
             for completion in completions
         )
-        self.trace.append(_trace_row(completion, optimizer_step) for completion in completions)
+        self.trace.append(_scored(completion, optimizer_step) for completion in completions)
 
     def frontiers(self) -> RankFrontiers:
         """Flush both to the disk and return where they end."""
@@ -117,9 +119,9 @@ class Records:
         self.trace.close()
 
 
-def _trace_row(completion: Completion, optimizer_step: int) -> TraceRow:
+def _scored(completion: Completion, optimizer_step: int) -> ScoredCompletion:
     prompt, score = completion.prompt, completion.score
-    return TraceRow(
+    return ScoredCompletion(
         slot_id=prompt.rollout.slot_id,
         visit=prompt.rollout.visit,
         generation=prompt.rollout.generation,
@@ -128,7 +130,7 @@ def _trace_row(completion: Completion, optimizer_step: int) -> TraceRow:
         view_id=prompt.view.view_id,
         relation=prompt.view.role.value,
         answer_type=prompt.answer_type.value,
-        choices=tuple({"key": choice.key, "text": choice.text} for choice in prompt.choices),
+        choices=prompt.choices,
         gold=prompt.gold,
         optimizer_step=optimizer_step,
         completion_text=completion.text,

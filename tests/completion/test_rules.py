@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from explicit_learning.accounting.ledger import LedgerEntry
+from explicit_learning.accounting.rows import SampledCompletion
 from explicit_learning.completion.recount import RankTally, tally_rank
 from explicit_learning.completion.rules import broken_completion_rules
 from explicit_learning.errors import ExitCode, Refusal
@@ -207,7 +207,10 @@ def test_a_doubled_ledger_row(whole: Run) -> None:
 
 def test_a_row_without_a_field(whole: Run) -> None:
     edit(whole.folder / "accounting/rank-0/trace.jsonl", '"terminated":true,', "")
-    assert ("accounting/rank-0/ledger.jsonl:2", "no proper 'terminated'") in broken(whole)
+    with pytest.raises(Refusal) as refusal:
+        tally_rank(whole.folder, whole.plan, 0)
+    (fault,) = refusal.value.faults
+    assert (str(fault.file)[-len("rank-0/trace.jsonl:2") :], fault.pointer) == ("rank-0/trace.jsonl:2", "/terminated")
 
 
 def test_more_tokens_than_the_ceiling(whole: Run) -> None:
@@ -242,7 +245,7 @@ def test_sft_rules(sft: Run) -> None:
 
 
 def test_entries_are_what_the_ledger_takes() -> None:
-    assert {field.name for field in dataclasses.fields(LedgerEntry)} == {
+    assert {field.name for field in dataclasses.fields(SampledCompletion)} == {
         "slot_id",
         "visit",
         "generation",

@@ -16,7 +16,9 @@ from explicit_learning.files.schema import load_schema, validator
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NAMES = ("slot-row", "sft-row", "evaluation-row", "dataset-manifest")
+NAMES = (
+    "slot-row", "sft-row", "evaluation-row", "dataset-manifest", "trace-row", "ledger-entry", "accounting-header",
+)  # fmt: skip
 # Values that break one rule or another, or none.
 OTHERS: tuple[Any, ...] = (
     None, True, 0, 1, 2, -1, 2.0, 70_000, 2**60, "", "x", "FULL", "MISSING", "SUBSTITUTE", "train", "evaluation",

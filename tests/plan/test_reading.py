@@ -79,7 +79,7 @@ def test_ten_mistakes_are_ten_faults(tmp_path: Path) -> None:
     }
     assert faults["/arm"].fix == "did you mean 'answer_grpo'?"
     assert faults["/optimisation/learning_rat"].fix == "did you mean 'learning_rate'?"
-    assert faults["/colour"].fix == "remove it"
+    assert faults["/colour"].fix == "remove the field"
     assert faults["/seed"].expected.startswith("at least 0")
 
 

@@ -1,4 +1,4 @@
-"""A small good data set, to be broken one way at a time."""
+"""A small good dataset, to be broken one way at a time."""
 
 from __future__ import annotations
 

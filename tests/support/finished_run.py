@@ -12,8 +12,9 @@ from safetensors.numpy import save_file
 
 from explicit_learning.accounting.binding import Binding
 from explicit_learning.accounting.frontier import RankFrontiers
-from explicit_learning.accounting.ledger import Ledger, LedgerEntry
-from explicit_learning.accounting.trace import Trace, TraceRow
+from explicit_learning.accounting.ledger import Ledger
+from explicit_learning.accounting.rows import SampledCompletion, ScoredCompletion
+from explicit_learning.accounting.trace import Trace
 from explicit_learning.completion.lifecycle import Preparation, prepare_run
 from explicit_learning.files.canonical import canonical_bytes
 from explicit_learning.files.resources import SCHEMAS
@@ -30,6 +31,8 @@ from explicit_learning.rundir.rank_report import LossTerm, TrainingFacts
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    Pairs = list[tuple[SampledCompletion, ScoredCompletion]]
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 STEPS, BATCH, RANKS, GENERATIONS = 3, 4, 2, 2
@@ -78,7 +81,7 @@ def sft_document(**changes: Any) -> dict[str, Any]:
     )
 
 
-def row(entry: LedgerEntry, step: int, **changes: Any) -> TraceRow:
+def row(entry: SampledCompletion, step: int, **changes: Any) -> ScoredCompletion:
     """Return the trace row of a completion: even generations are right, odd ones wrong."""
     right = entry.generation % 2 == 0
     values: dict[str, Any] = {
@@ -102,13 +105,13 @@ def row(entry: LedgerEntry, step: int, **changes: Any) -> TraceRow:
         "components": {"answer": float(right), "format": 0.0, "malformed": 0.0},
         "total": float(right),
     }
-    return TraceRow(**(values | changes))
+    return ScoredCompletion(**(values | changes))
 
 
-def sampled(rank: int, step: int) -> list[tuple[LedgerEntry, TraceRow]]:
+def sampled(rank: int, step: int) -> Pairs:
     """Return what a rank samples in a step: two slots, two generations each."""
     entries = [
-        LedgerEntry(slot_id=f"s{slot}.r{rank}", visit=step, generation=generation, token_count=5 + generation)
+        SampledCompletion(slot_id=f"s{slot}.r{rank}", visit=step, generation=generation, token_count=5 + generation)
         for slot in range(BATCH // GENERATIONS)
         for generation in range(GENERATIONS)
     ]
@@ -151,7 +154,10 @@ class Run:
         steps: Sequence[int] = range(STEPS),
         *,
         frontiers: Sequence[RankFrontiers] = (),
-        change: Callable[[int, list[tuple[LedgerEntry, TraceRow]]], list[tuple[LedgerEntry, TraceRow]]] | None = None,
+        change: Callable[
+            [int, list[tuple[SampledCompletion, ScoredCompletion]]], list[tuple[SampledCompletion, ScoredCompletion]]
+        ]
+        | None = None,
     ) -> list[RankFrontiers]:
         """Let every rank sample its steps from its frontier; return where they stand then."""
         ends = []
