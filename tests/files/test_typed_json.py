@@ -60,7 +60,7 @@ def test_each_kind_of_field_is_built_and_written_back() -> None:
         by_name={"x": Part(size=3.0)},
         numbers=(1, 2),
         either=4,
-        anything={"list": (1, (2,))},
+        anything={"list": [1, [2]]},
     )
     assert type(whole.by_name["x"].size) is float
     assert type(whole.either) is int

@@ -19,6 +19,7 @@ from explicit_learning.inputs.base_model import read_base_model
 from explicit_learning.inputs.initial_adapter import read_initial_adapter
 from explicit_learning.inputs.named import read_system_prompt
 from explicit_learning.model_files.folders import adapter_sha256
+from explicit_learning.model_files.headers import ITEM_BYTES
 from explicit_learning.model_files.weights import linear_modules
 from explicit_learning.plan.reading import FROZEN, frozen_config_sha256, read_plan
 from tests.support.datasets import Builder
@@ -104,6 +105,12 @@ def rewrite_header(path: Path, change: Callable[[dict[str, Any]], object]) -> No
     path.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + length :])
 
 
+def retype(entry: dict[str, Any], kind: str) -> None:
+    """Give a tensor another type and a shape of as many bytes."""
+    begin, end = entry["data_offsets"]
+    entry |= {"dtype": kind, "shape": [(end - begin) // ITEM_BYTES.get(kind, 1)]}
+
+
 # --- the base model -----------------------------------------------------------------------------------------------
 
 
@@ -173,7 +180,7 @@ def test_a_quantised_language_model_is_named_where_it_is_written(
 @pytest.mark.parametrize("kind", ["F8_E4M3", "I8", "U8", "I32", "F4"])
 def test_weights_of_another_type_are_refused(draft: dict[str, Any], model: Path, tmp_path: Path, kind: str) -> None:
     name = "model.language_model.layers.1.mlp.up_proj.weight"
-    rewrite_header(model / "model.safetensors", lambda header: header[name].update(dtype=kind))
+    rewrite_header(model / "model.safetensors", lambda header: retype(header[name], kind))
     (fault,) = freezing(draft, tmp_path / "plan.json")
     assert Path(fault.file or "").name == "model.safetensors"
     assert fault.found == f"1 tensors of another type, the first {name} ({kind})"
@@ -182,7 +189,7 @@ def test_weights_of_another_type_are_refused(draft: dict[str, Any], model: Path,
 
 def test_positions_are_not_weights(draft: dict[str, Any], model: Path, tmp_path: Path) -> None:
     name = "model.visual.merger.norm.bias"
-    rewrite_header(model / "model.safetensors", lambda header: header[name].update(dtype="I64"))
+    rewrite_header(model / "model.safetensors", lambda header: retype(header[name], "I64"))
     assert freezing(draft, tmp_path / "plan.json") == []
 
 
