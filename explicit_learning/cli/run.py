@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from explicit_learning.cli.output import add_json_argument, answer
 from explicit_learning.completion.lifecycle import prepare_run
@@ -16,7 +15,6 @@ from explicit_learning.files.progress import say
 from explicit_learning.gates.check import check_plan
 from explicit_learning.gates.image import image_identity
 from explicit_learning.gates.machine import measure_hardware
-from explicit_learning.gates.output import check_output
 from explicit_learning.gates.trackers import named_trackers
 from explicit_learning.inputs.code import code_identity
 from explicit_learning.launch.environment import rank_environment
@@ -25,7 +23,8 @@ from explicit_learning.launch.multi_node.nodes import Nodes, add_node_arguments,
 from explicit_learning.launch.start import exec_into_launcher
 from explicit_learning.plan.reading import read_plan
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
-from explicit_learning.rundir.checkpoints import step_of
+from explicit_learning.rundir.launch_manifest import FollowerManifest, LaunchManifest
+from explicit_learning.rundir.layout import step_of
 from explicit_learning.rundir.run_lock import hold_run
 
 if TYPE_CHECKING:
@@ -80,28 +79,21 @@ def run(args: argparse.Namespace) -> ExitCode:
     if nodes is not None and nodes.rank > 0:
         _follow(plan, checked, folder, nodes)
     with hold_run(folder) as lock:
-        # Whoever held the lock a moment ago may have completed the run.
-        if faults := check_output(folder, frozen_config_sha256=plan.frozen_config_sha256):
-            raise Refusal(faults)
         _launch(args.plan, plan, checked, folder, lock, nodes=nodes, audit=args.audit)
     return answer([], as_json=args.json, run=str(folder))
 
 
 def _follow(plan: Plan, checked: Checked, folder: Path, nodes: Nodes) -> NoReturn:
     """Become the launcher of a node that follows node 0, which holds the run."""
-    facts = {"hardware": measure_hardware(), "image": image_identity()}
-    document = _common(checked, folder, code_identity().commit) | {"facts": facts}
-    exec_into_launcher(document, plan, os.environ, lock=None, nodes=nodes)
-
-
-def _common(checked: Checked, folder: Path, commit: str) -> dict[str, Any]:
-    """Return the part of the launch manifest that every node knows."""
-    return {
-        "plan": {name: value for name, value in checked.document.raw.items() if not name.startswith("$")},
-        "run_folder": str(folder.resolve()),
-        "paths": asdict(checked.paths),
-        "running_commit": commit,
-    }
+    manifest = FollowerManifest(
+        plan=plan,
+        run_folder=str(folder.resolve()),
+        paths=checked.paths,
+        running_commit=code_identity().commit,
+        hardware=measure_hardware(),
+        image=image_identity(),
+    )
+    exec_into_launcher(manifest, plan, os.environ, lock=None, nodes=nodes)
 
 
 def _launch(
@@ -128,14 +120,18 @@ def _launch(
         return
     resumed = step_of(prepared.checkpoint or "") or 0
     stops = plan.run_mode == "smoke" and resumed < SMOKE_STOP_STEP
-    document = _common(checked, folder, code.commit) | {
-        "run_manifest_sha256": prepared.run_manifest_sha256,
-        "launch_id": launch_id,
-        "resume_checkpoint": prepared.checkpoint,
-        "report_to": named_trackers(os.environ, run_mode=plan.run_mode),
-        "stop_at_step": SMOKE_STOP_STEP if stops else None,
-        "audit": audit,
-    }
+    manifest = LaunchManifest(
+        plan=plan,
+        run_folder=str(folder.resolve()),
+        paths=checked.paths,
+        run_manifest_sha256=prepared.run_manifest_sha256,
+        running_commit=code.commit,
+        launch_id=launch_id,
+        resume_checkpoint=prepared.checkpoint,
+        report_to=tuple(named_trackers(os.environ, run_mode=plan.run_mode)),
+        stop_at_step=SMOKE_STOP_STEP if stops else None,
+        audit=audit,
+    )
     how = "starting" if prepared.checkpoint is None else f"resuming from {prepared.checkpoint}"
     say(f"{how} run {plan.run_id} ({plan.arm}, {plan.optimisation.max_steps} steps) in {folder}")
-    exec_into_launcher(document, plan, os.environ, lock=lock, nodes=nodes)
+    exec_into_launcher(manifest, plan, os.environ, lock=lock, nodes=nodes)

@@ -16,9 +16,9 @@ from explicit_learning.launch.multi_node.nodes import add_node_arguments, node_f
 from explicit_learning.launch.signals import StopRequest, stop_signals_to
 from explicit_learning.plan.reading import read_plan
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
-from explicit_learning.rundir.checkpoints import checkpoint_name, complete_checkpoints
+from explicit_learning.rundir import layout
+from explicit_learning.rundir.checkpoints import complete_checkpoints
 from explicit_learning.rundir.resume_audit import read_audits
-from explicit_learning.rundir.smoke_boundary import BOUNDARY_NAME
 
 if TYPE_CHECKING:
     from explicit_learning.freeze.freezing import SftPass
@@ -56,9 +56,10 @@ def run(args: argparse.Namespace) -> ExitCode:
             break
     if code != ExitCode.DONE:
         raise Refusal(_ended(phase, code, folder))
-    file, _, audit = read_audits(folder)[-1]
-    components = sum(len(rank["components"]) for rank in audit["ranks"])
-    say(f"{folder}: resumed at {audit['checkpoint']} in new processes; {components} components equal ({file})")
+    recorded = read_audits(folder)[-1]
+    file, audit = recorded.file, recorded.audit
+    components = sum(len(rank.components) for rank in audit.ranks)
+    say(f"{folder}: resumed at {audit.checkpoint} in new processes; {components} components equal ({file})")
     return answer([], as_json=args.json, run=str(folder), plan=str(plan_file), audit=str(folder / file))
 
 
@@ -86,9 +87,9 @@ def _count_steps(plan: dict[str, Any], steps: int) -> SftPass:
 
 def _at_boundary(folder: Path) -> bool:
     """Whether a smoke run's first phase is over."""
-    if not (folder / BOUNDARY_NAME).is_file():
+    if not (folder / layout.SMOKE_BOUNDARY).is_file():
         return False
-    return checkpoint_name(SMOKE_STOP_STEP) in complete_checkpoints(folder)
+    return layout.checkpoint_name(SMOKE_STOP_STEP) in complete_checkpoints(folder)
 
 
 def _flags(args: argparse.Namespace, phase: int) -> list[str]:
@@ -100,8 +101,8 @@ def _flags(args: argparse.Namespace, phase: int) -> list[str]:
 
 def _ended(phase: int, code: int, folder: Path) -> Fault:
     known = ExitCode(code) if code in set(ExitCode) else ExitCode.INTERNAL
-    fix = f"read the lines above and {folder / 'logs'}"
-    expected = f"exit code {int(ExitCode.STOPPED)} at {checkpoint_name(SMOKE_STOP_STEP)}, then 0"
+    fix = f"read the lines above and {folder / layout.LOGS}"
+    expected = f"exit code {int(ExitCode.STOPPED)} at {layout.checkpoint_name(SMOKE_STOP_STEP)}, then 0"
     if known is ExitCode.STOPPED:
         fix = "run the same command again: it goes on from the last checkpoint"
     return Fault(

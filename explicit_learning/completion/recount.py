@@ -1,4 +1,4 @@
-"""What a rank's ledger and trace say, read from the raw files.
+"""The recount: a rank's ledger and trace, counted from the raw files.
 
 The completion rules, the marker and every later verification count from these files and not from what a process
 remembered. They are read side by side and once: a long run's traces do not fit into memory, and nothing here needs
@@ -15,27 +15,29 @@ from typing import TYPE_CHECKING, Any
 from explicit_learning.accounting.binding import Binding, Kind, log_file
 from explicit_learning.accounting.frontier import Frontier, RankFrontiers
 from explicit_learning.accounting.ledger import Seen
-from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
+from explicit_learning.errors import Context, ExitCode, Refusal, found_text
 from explicit_learning.files.jsonl import read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from explicit_learning.errors import Fault
     from explicit_learning.plan.typed_plan import Plan
 
-__all__ = ["RankTally", "tally_rank"]
+__all__ = ["RankRecount", "recount_rank"]
 
 GATE = "completion"
+FIX = "report this as a defect, with the run directory (CONTRIBUTING.md says where): the run is not complete"
+CONTEXT = Context(gate=GATE, fix=FIX, exit_code=ExitCode.INTERNAL)
 CHUNK = 1 << 20
-FIX = "the run cannot be called complete: report this as a defect, with the run directory"
 IDENTITY = ("run_id", "slot_id", "visit", "generation", "token_count")
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankTally:
+class RankRecount:
     """One rank's accounting, counted.
 
     Attributes:
@@ -66,7 +68,7 @@ class RankTally:
 
 
 class _Counter:
-    """The running numbers of `tally_rank`."""
+    """The running numbers of `recount_rank`."""
 
     def __init__(self) -> None:
         self.rows = self.trace_rows = self.tokens = self.trace_tokens = self.malformed = self.truncated = 0
@@ -98,11 +100,10 @@ class _Counter:
             self.fault("ids", where, found, f"{row['token_count']}, its token count")
 
     def fault(self, kind: str, where: str, found: str, expected: str) -> None:
-        fault = Fault(gate=GATE, file=where, found=found, expected=expected, fix=FIX, exit_code=ExitCode.INTERNAL)
-        self.faults.setdefault(kind, fault)
+        self.faults.setdefault(kind, CONTEXT.fault(file=where, found=found, expected=expected))
 
 
-def tally_rank(run: Path, plan: Plan, rank: int) -> RankTally:
+def recount_rank(run: Path, plan: Plan, rank: int) -> RankRecount:
     """Count one rank's ledger and trace.
 
     Args:
@@ -111,7 +112,7 @@ def tally_rank(run: Path, plan: Plan, rank: int) -> RankTally:
         rank: The rank.
 
     Raises:
-        Refusal: If a file is missing, is no strict JSON Lines, or is bound to something else.
+        Refusal: If a file is missing, is not strict JSON Lines, or is bound to something else.
         OSError: If a file cannot be read.
     """
     binding, counter = Binding.of(plan, rank), _Counter()
@@ -126,8 +127,10 @@ def tally_rank(run: Path, plan: Plan, rank: int) -> RankTally:
             if entry is not None and scored is not None:
                 _compare(entry, scored, f"{trace}:{number}", counter)
         except (KeyError, TypeError) as error:
-            counter.fault("form", f"{ledger}:{number}", f"no proper {error}", "rows that fit their schemas")
-    return RankTally(
+            counter.fault(
+                "form", f"{ledger}:{number}", f"a missing or wrong field: {error}", "rows that fit their schemas"
+            )
+    return RankRecount(
         rank=rank,
         ceiling=binding.rank_ceiling,
         rows=counter.rows,
@@ -150,19 +153,14 @@ def _rows(run: Path, binding: Binding, kind: Kind) -> Iterator[Row]:
     path = run / log_file(kind, binding.rank)
     lines = read_rows(path, gate=GATE)
     header, expected = next(lines, (1, {}))[1], binding.header(kind)
-    faults = [
-        Fault(
-            gate=GATE,
-            file=f"{path}:1",
-            pointer=f"/{name}",
-            found=found_text(header.get(name)),
-            expected=found_text(expected[name]),
-            fix="this file is another run's: restore the run directory from a copy",
-        )
-        for name in expected
-        if header.get(name) != expected[name]
-    ]
-    if faults:
+    context = Context(
+        gate=GATE, file=f"{path}:1", fix="restore the run directory from a copy: this file belongs to another run"
+    )
+    if faults := [
+        context.fault(pointer=f"/{name}", found=found_text(header.get(name)), expected=found_text(value))
+        for name, value in expected.items()
+        if header.get(name) != value
+    ]:
         raise Refusal(faults)
     return (row for _, row in lines)
 

@@ -22,6 +22,7 @@ from explicit_learning.gates.check import check_inputs
 from explicit_learning.launch.environment import rank_environment
 from explicit_learning.model_files.folders import adapter_sha256
 from explicit_learning.plan.reading import load_plan
+from explicit_learning.rundir import layout
 from explicit_learning.rundir.events import read_events
 
 if TYPE_CHECKING:
@@ -70,15 +71,16 @@ def evaluation_of_run(run: Path, which: Which, *, plan_file: Path | None = None)
     Raises:
         Refusal: If the run is not complete, or its inputs are not what the plan says.
     """
-    if not (run / "plan.json").is_file():
+    if not (run / layout.PLAN).is_file():
         fix = "name the folder that el run --out wrote"
-        raise Refusal(_fault(run, "no plan.json", "a run directory", fix, ExitCode.USAGE))
-    plan = load_plan(run / "plan.json")
+        raise Refusal(_fault(run, f"no {layout.PLAN}", "a run directory", fix, ExitCode.USAGE))
+    plan = load_plan(run / layout.PLAN)
     file = plan_file or _started_with(run)
     paths = check_inputs(file, expected=plan.frozen_config_sha256)
-    adapter = {"final": run / "final-adapter", "initial": paths.initial_adapter, "base": None}[which]
-    if which == "final" and not (run / "training-complete.json").is_file():
-        raise Refusal(_fault(run, "no training-complete.json", "a completed run", "finish it first: el run PLAN --out"))
+    adapter = {"final": run / layout.FINAL_ADAPTER, "initial": paths.initial_adapter, "base": None}[which]
+    if which == "final" and not (run / layout.COMPLETION_MARKER).is_file():
+        found, fix = f"no {layout.COMPLETION_MARKER}", "finish it first: el run PLAN --out"
+        raise Refusal(_fault(run, found, "a completed run", fix))
     folder = None if adapter is None else Path(adapter)
     identities = {
         "schema_version": 1,
@@ -96,10 +98,10 @@ def evaluation_of_run(run: Path, which: Which, *, plan_file: Path | None = None)
     return EvaluationRequest(
         label=f"{run.name} ({which})",
         plan=plan,
-        raw_plan=load_json(run / "plan.json", gate="plan"),
+        raw_plan=load_json(run / layout.PLAN, gate="plan"),
         paths=paths,
         adapter=folder,
-        out=run / "evaluations" / name[:16] / "evaluation.json",
+        out=run / layout.evaluation_file(name[:16]),
         identities=identities,
     )
 
@@ -138,12 +140,12 @@ def answer_requests(requests: Iterable[EvaluationRequest]) -> list[dict[str, Any
 def _started_with(run: Path) -> Path:
     """Return the plan file that the newest launch of a run names."""
     events, _ = read_events(run)
-    named = [event["data"]["plan_file"] for event in events if "plan_file" in event["data"]]
+    named = [event.data["plan_file"] for event in events if "plan_file" in event.data]
     path = Path(named[-1]) if named else None
     if path is None or not path.is_file():
         found = "no event names the plan it was started with" if path is None else f"{path} is gone"
         raise Refusal(_fault(run, found, "the plan file", "name it with --plan"))
-    if sha256_file(path) != sha256_file(run / "plan.json"):
+    if sha256_file(path) != sha256_file(run / layout.PLAN):
         raise Refusal(
             _fault(path, "another plan than the run's", "the plan it was started with", "name it with --plan")
         )

@@ -33,6 +33,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
     "null": (type(None),),
 }
+_NUMBERS = frozenset({int, float})
 
 
 @cache
@@ -121,6 +122,11 @@ def _bounds(low: str, high: str, kind: type, measure: Callable[[Any], int]) -> B
     return build
 
 
+def _range(schema: Any, _definitions: _Definitions) -> Check:
+    least, most = schema.get("minimum", float("-inf")), schema.get("maximum", float("inf"))
+    return lambda instance: type(instance) not in _NUMBERS or least <= instance <= most
+
+
 def _items(schema: Any, definitions: _Definitions) -> Check:
     item = _compile(schema["items"], definitions)
 
@@ -146,6 +152,11 @@ def _properties(schema: Any, definitions: _Definitions) -> Check:
         return True
 
     return check
+
+
+def _property_names(schema: Any, definitions: _Definitions) -> Check:
+    name = _compile(schema["propertyNames"], definitions)
+    return lambda instance: type(instance) is not dict or all(map(name, instance))
 
 
 def _required(schema: Any, _definitions: _Definitions) -> Check:
@@ -178,9 +189,11 @@ _BUILDERS: tuple[tuple[tuple[str, ...], Builder], ...] = (
     (("enum",), _enum),
     (("minLength", "maxLength"), _bounds("minLength", "maxLength", str, len)),
     (("minItems", "maxItems"), _bounds("minItems", "maxItems", list, len)),
-    (("minimum", "maximum"), _bounds("minimum", "maximum", int, int)),
+    (("minProperties", "maxProperties"), _bounds("minProperties", "maxProperties", dict, len)),
+    (("minimum", "maximum"), _range),
     (("pattern",), _pattern),
     (("required",), _required),
+    (("propertyNames",), _property_names),
     (("properties", "additionalProperties"), _properties),
     (("items",), _items),
     (("$ref",), _reference),

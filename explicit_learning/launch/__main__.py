@@ -6,7 +6,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from explicit_learning.completion.lifecycle import after_ranks
-from explicit_learning.launch.json_answer import print_answer, verdict
+from explicit_learning.errors import json_answer
+from explicit_learning.launch.json_answer import print_answer
 from explicit_learning.launch.launcher import run_launcher
 
 if TYPE_CHECKING:
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def _finish(manifest: LaunchManifest, outcomes: tuple[RankOutcome, ...]) -> ExitCode:
-    code = after_ranks(manifest, outcomes)
-    print_answer(verdict(manifest.run, code, launch_id=manifest.launch_id))
-    return code
+    end = after_ranks(manifest, outcomes)
+    print_answer(json_answer(end.faults, code=end.exit_code, run=str(manifest.run)))
+    return end.exit_code
 
 
 if __name__ == "__main__":

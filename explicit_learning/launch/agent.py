@@ -34,6 +34,7 @@ from explicit_learning.launch.rank import LAUNCHER_VARIABLE
 from explicit_learning.launch.settle import NodeEnd, collect
 from explicit_learning.launch.signals import STOP_SIGNALS, blocked_stop_signals
 from explicit_learning.launch.stop_policy import SHUTDOWN_SECONDS, stop_now
+from explicit_learning.rundir.layout import launcher_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -146,8 +147,7 @@ def launch(
     Raises:
         OSError, RuntimeError: If ranks cannot be started.
     """
-    log = "launcher.log" if nodes is None else f"launcher-node-{nodes.rank}.log"
-    _log_to(manifest.run / "logs" / log)
+    _log_to(manifest.run / launcher_log(None if nodes is None else nodes.rank))
     os.environ.update({LAUNCHER_VARIABLE: str(os.getpid())} | AGENT_SIGNALS)
     rendezvous = get_rendezvous_handler(_rendezvous(nodes))
     spec = WorkerSpec(

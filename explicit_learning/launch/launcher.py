@@ -27,7 +27,7 @@ from explicit_learning.launch.stop_policy import SHUTDOWN_SECONDS
 from explicit_learning.rundir.launch_manifest import (
     MANIFEST_VARIABLE,
     LaunchManifest,
-    read_launch_document,
+    read_follower_manifest,
     read_launch_manifest,
 )
 from explicit_learning.rundir.outcome import RankOutcome
@@ -59,8 +59,9 @@ def run_launcher(
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` means it
         signal.signal(signal.SIGHUP, stop.note)
     nodes = handed_over(os.environ)
+    follows = nodes is not None and nodes.rank > 0
     try:
-        read_launch_document()
+        _ = read_follower_manifest() if follows else read_launch_manifest()
         folder = Path(os.environ[MANIFEST_VARIABLE]).parent
     except Refusal as refusal:
         return _refuse(refusal)

@@ -24,6 +24,7 @@ from explicit_learning.launch.context import RankContext
 from explicit_learning.launch.failures import failed
 from explicit_learning.launch.signals import StopRequest, die_with_parent, stop_signals_to
 from explicit_learning.rundir.launch_manifest import MANIFEST_VARIABLE, LaunchManifest, read_launch_manifest
+from explicit_learning.rundir.layout import rank_log
 from explicit_learning.rundir.outcome import RankOutcome, write_outcome
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from _typeshed import ReadableBuffer
 
-__all__ = ["LAUNCHER_VARIABLE", "end_process", "log_path", "run_rank"]
+__all__ = ["LAUNCHER_VARIABLE", "end_process", "run_rank"]
 
 LAUNCHER_VARIABLE = "EXPLICIT_LAUNCHER_PID"
 
@@ -79,13 +80,8 @@ def end_process(outcome: RankOutcome) -> NoReturn:
     os._exit(int(outcome.code) if outcome.status == "failed" else int(ExitCode.DONE))
 
 
-def log_path(run: Path, rank: int) -> Path:
-    """Return a rank's log file in a run directory."""
-    return run / "logs" / f"rank-{rank}.log"
-
-
 def _set_up(manifest: LaunchManifest, rank: int, stop: StopRequest) -> RankContext:
-    log = log_path(manifest.run, rank)
+    log = manifest.run / rank_log(rank)
     log.parent.mkdir(parents=True, exist_ok=True)
     console = _redirect(log)
     world_size = int(os.environ["WORLD_SIZE"])

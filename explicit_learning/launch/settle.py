@@ -8,12 +8,13 @@ exit code and point to it.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from explicit_learning.files.typed_json import from_json, to_json
 from explicit_learning.launch.failures import died, is_lost_peer, silent_node
-from explicit_learning.launch.rank import log_path
-from explicit_learning.rundir.checkpoints import newest_complete, step_of
+from explicit_learning.rundir.checkpoints import newest_complete
+from explicit_learning.rundir.layout import rank_log, step_of
 from explicit_learning.rundir.outcome import RankOutcome, outcome_path, read_outcome
 
 if TYPE_CHECKING:
@@ -54,15 +55,13 @@ class NodeEnd:
 
     def to_json(self) -> dict[str, Any]:
         """Return what `from_json` takes."""
-        return asdict(self)
+        plain: dict[str, Any] = to_json(self)
+        return plain
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> NodeEnd:
         """Return another node's word."""
-        ranks = {
-            int(rank): RankEnd(**end | {"outcome": end["outcome"] and RankOutcome(**end["outcome"])})
-            for rank, end in document["ranks"].items()
-        }
+        ranks = {int(rank): from_json(RankEnd, end) for rank, end in document["ranks"].items()}
         return cls(ranks=ranks, end_reason=document["end_reason"])
 
 
@@ -106,7 +105,7 @@ def settle(run: Path, ends: Sequence[NodeEnd], *, world_size: int) -> tuple[Rank
         elif rank in reasons and (end.outcome is None or is_lost_peer(end.outcome)):
             outcomes[rank] = _ended(run, reasons[rank])
         else:
-            outcomes[rank] = end.outcome or died(rank, end.exit_code, log_path(run, rank))
+            outcomes[rank] = end.outcome or died(rank, end.exit_code, run / rank_log(rank))
     if reasons:
         return tuple(outcomes.values())
     times = {rank: end.at for rank, end in known.items() if end.at is not None}

@@ -18,7 +18,7 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.launch.environment import rank_environment, scratch_environment
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.launch.multi_node.nodes import Nodes
     from explicit_learning.plan.typed_plan import Plan
+    from explicit_learning.rundir.launch_manifest import FollowerManifest, LaunchManifest
     from explicit_learning.rundir.run_lock import RunLock
 
 __all__ = ["FOLDER_PREFIX", "LOCK_VARIABLE", "exec_into_launcher", "launch_environment"]
@@ -42,7 +43,7 @@ FOLDER_PREFIX = "explicit-learning-launch-"
 
 
 def exec_into_launcher(
-    manifest_document: dict[str, Any],
+    manifest: LaunchManifest | FollowerManifest,
     plan: Plan,
     environment: Mapping[str, str],
     *,
@@ -52,7 +53,7 @@ def exec_into_launcher(
     """Replace this process by the launcher.
 
     Args:
-        manifest_document: The launch manifest as a JSON object.
+        manifest: The launch manifest; on a node that follows another, what that node knows.
         plan: The frozen plan.
         environment: The environment this process was started with.
         lock: The run's lock, which goes along; ``None`` on a node that follows another.
@@ -61,7 +62,7 @@ def exec_into_launcher(
     Raises:
         Refusal: If there is no place for the launch manifest (exit code 74).
     """
-    variables = launch_environment(manifest_document, plan, environment, lock=lock, nodes=nodes)
+    variables = launch_environment(manifest, plan, environment, lock=lock, nodes=nodes)
     # Held back until the launcher has its handlers: the default action would end it without a word.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     for stream in (sys.stdout, sys.stderr):
@@ -70,7 +71,7 @@ def exec_into_launcher(
 
 
 def launch_environment(
-    manifest_document: dict[str, Any],
+    manifest: LaunchManifest | FollowerManifest,
     plan: Plan,
     environment: Mapping[str, str],
     *,
@@ -89,7 +90,7 @@ def launch_environment(
         _remove_abandoned(Path(tempfile.gettempdir()))
         folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
         os.set_inheritable(_lock(folder), True)  # noqa: FBT003 - positional-only
-        where = write_launch_manifest(folder / MANIFEST_FILE, manifest_document)
+        where = write_launch_manifest(folder / MANIFEST_FILE, manifest)
     except OSError as error:
         raise Refusal(
             Fault(

@@ -10,14 +10,15 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from explicit_learning.arms import ARMS
 from explicit_learning.errors import Fault, Refusal
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.plan.geometry import Geometry
+from explicit_learning.rundir.layout import LOGS, TENSORBOARD
 from explicit_learning.rundir.outcome import RankOutcome
-from explicit_learning.rundir.rank_report import LossTerm, TrainingFacts
+from explicit_learning.rundir.rank_report import LossTerm, RankReport
 from explicit_learning.training.metrics import logged_rows
 
 if TYPE_CHECKING:
@@ -82,11 +83,9 @@ def run(context: RankContext) -> RankOutcome:
     if loop.before_first_step is not None:  # the checkpoint was the last step's: nothing has needed the streams yet
         trainer.restore_streams(str(checkpoint))
         loop.check_before_first_step()
-    # What a launch that only stopped can say of itself; the event log keeps it for the marker.
-    peak = peak_memory_bytes(trainer.args.device)
-    facts: dict[str, Any] = {"peak_memory_bytes": peak, "device_seconds": loop.seconds}
+    report = None
     if loop.status == "completed":
-        facts = _facts(trainer, initial_digest=initial_digest, before=before).to_json()
+        report = _report(trainer, initial_digest=initial_digest, before=before)
         if context.rank == 0:
             model = trainer.accelerator.unwrap_model(trainer.model)
             write_final_adapter(manifest.run, model, adapter=ADAPTER, base_name=Path(plan.model.path).name)
@@ -99,20 +98,22 @@ def run(context: RankContext) -> RankOutcome:
         status=loop.status,
         optimizer_step=trainer.state.global_step,
         checkpoint=loop.checkpoint,
-        facts=facts,
         message=_closing_line(loop),
+        peak_memory_bytes=peak_memory_bytes(trainer.args.device),
+        device_seconds=loop.seconds,
+        report=report,
     )
 
 
 def _configure(context: RankContext) -> None:
     """Say to the libraries what they read from the environment when they are imported."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(context.manifest.run / "tensorboard"))
-    os.environ.setdefault("WANDB_DIR", str(context.manifest.run / "logs"))
+    os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(context.manifest.run / TENSORBOARD))
+    os.environ.setdefault("WANDB_DIR", str(context.manifest.run / LOGS))
 
 
 def _step(checkpoint: str | None) -> int:
-    from explicit_learning.rundir.checkpoints import step_of
+    from explicit_learning.rundir.layout import step_of
 
     return (step_of(checkpoint) or 0) if checkpoint else 0
 
@@ -127,7 +128,7 @@ def _open_records(context: RankContext, checkpoint: Path | None) -> Records | No
 
 
 def _frontiers(context: RankContext, checkpoint: Path | None) -> RankFrontiers | None:
-    from explicit_learning.rundir.checkpoints import read_mark
+    from explicit_learning.rundir.checkpoint_mark import read_mark
 
     if checkpoint is None:
         return None
@@ -249,7 +250,7 @@ def _aligned_trainer(context: RankContext, policy: Policy, loop: Loop, records: 
     )
 
 
-def _facts(trainer: DurableTrainer, *, initial_digest: str, before: str) -> TrainingFacts:
+def _report(trainer: DurableTrainer, *, initial_digest: str, before: str) -> RankReport:
     """Measure what the completion marker records and no file holds."""
     from explicit_learning.training.collectives import total
     from explicit_learning.training.objectives.loss_term_check import observed_terms
@@ -271,7 +272,7 @@ def _facts(trainer: DurableTrainer, *, initial_digest: str, before: str) -> Trai
         used = geometry.cycles(state.global_step) * geometry.slots_per_cycle
     finite = counters.finite_steps == state.global_step
     cross_entropy = LossTerm(present=finite, finite=finite, gradient=counters.gradient_steps > 0)
-    return TrainingFacts(
+    return RankReport(
         rank=loop.context.rank,
         world_size=loop.context.world_size,
         optimizer_steps=state.global_step,

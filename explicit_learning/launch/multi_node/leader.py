@@ -11,10 +11,12 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.files.typed_json import parsed, to_json
 from explicit_learning.launch.agent import launch
 from explicit_learning.launch.failures import failed
 from explicit_learning.launch.multi_node.nodes import AskedToStopError, MeetingError
@@ -23,9 +25,9 @@ from explicit_learning.launch.settle import NodeEnd, settle
 from explicit_learning.rundir.events import append_event
 from explicit_learning.rundir.launch_manifest import (
     MANIFEST_VARIABLE,
+    FollowerManifest,
     LaunchManifest,
-    read_launch_document,
-    read_launch_manifest,
+    read_follower_manifest,
     write_launch_manifest,
 )
 from explicit_learning.rundir.run_manifest import read_run_manifest
@@ -76,18 +78,17 @@ class Lead:
             MeetingError: If a node does not come, brings another plan or other code, or sees another run folder.
             OSError, RuntimeError: If ranks cannot be started.
         """
-        document = read_launch_document()
         self._say(f"node 0 of {self._nodes.count}: waiting for the others at {self._nodes.host}:{self._nodes.port}")
-        self._meeting.say("run manifest", document["run_manifest_sha256"])
+        self._meeting.say("run manifest", manifest.run_manifest_sha256)
         try:
-            joined = [self._admit(rank, document) for rank in self._others()]
+            joined = [self._admit(rank, manifest) for rank in self._others()]
         except MeetingError as error:
             with suppress(MeetingError):
                 stopped = isinstance(error, AskedToStopError)
                 self._meeting.say("launch manifest", {"refused": str(error), "stopped": stopped})
             raise
         append_event(manifest.run, "nodes", {"launch_id": manifest.launch_id, "nodes": joined})
-        self._meeting.say("launch manifest", {"document": document, "nnodes": self._nodes.count})
+        self._meeting.say("launch manifest", {"document": to_json(manifest), "nnodes": self._nodes.count})
         end = launch(
             manifest,
             folder,
@@ -111,9 +112,9 @@ class Lead:
     def _others(self) -> range:
         return range(1, self._nodes.count)
 
-    def _admit(self, rank: int, document: dict[str, Any]) -> dict[str, Any]:
+    def _admit(self, rank: int, manifest: LaunchManifest) -> dict[str, Any]:
         word: dict[str, Any] = self._meeting.hear(f"node {rank}", seconds=JOIN_SECONDS, stopped=self._stopped)
-        for name, value in _shared(document, self._nodes, sees_run=True).items():
+        for name, value in _shared(manifest, self._nodes, sees_run=True).items():
             if word["launch"].get(name) != value:
                 raise MeetingError(
                     f"node {rank} has another {name.replace('_', ' ')} than node 0: start the same on all"
@@ -133,8 +134,9 @@ class Lead:
             return None
 
 
-def _shared(document: dict[str, Any], nodes: Nodes, *, sees_run: bool) -> dict[str, Any]:
-    return {name: document[name] for name in SHARED} | {"nnodes": nodes.count, "run folder": sees_run}
+def _shared(manifest: LaunchManifest | FollowerManifest, nodes: Nodes, *, sees_run: bool) -> dict[str, Any]:
+    same = {name: to_json(getattr(manifest, name)) for name in SHARED}
+    return same | {"nnodes": nodes.count, "run folder": sees_run}
 
 
 def _sees_run(run: Path, sha256: str, stopped: Callable[[], bool]) -> bool:
@@ -142,7 +144,7 @@ def _sees_run(run: Path, sha256: str, stopped: Callable[[], bool]) -> bool:
     end = time.monotonic() + SIGHT_SECONDS
     while True:
         with suppress(Refusal):
-            if read_run_manifest(run)["run_manifest_sha256"] == sha256:
+            if read_run_manifest(run).run_manifest_sha256 == sha256:
                 return True
         if stopped() or time.monotonic() > end:
             return False
@@ -157,7 +159,7 @@ def follow(
     Raises:
         Refusal: If the launch manifest cannot be read.
     """
-    own = read_launch_document()
+    own = read_follower_manifest()
     folder = Path(os.environ[MANIFEST_VARIABLE]).parent
     try:
         say(f"node {nodes.rank} of {nodes.count}: meeting node 0 at {nodes.host}:{nodes.port}")
@@ -169,9 +171,11 @@ def follow(
             )
             return ExitCode.USAGE
         sha256 = meeting.hear("run manifest", seconds=JOIN_SECONDS, stopped=stop.requested)
-        sees_run = _sees_run(Path(own["run_folder"]), sha256, stop.requested)
+        sees_run = _sees_run(Path(own.run_folder), sha256, stop.requested)
         launch_of_own = _shared(own, nodes, sees_run=sees_run)
-        meeting.say(f"node {nodes.rank}", {"launch": launch_of_own, "facts": own["facts"]})
+        meeting.say(
+            f"node {nodes.rank}", {"launch": launch_of_own, "facts": {"hardware": own.hardware, "image": own.image}}
+        )
         answer = _await_manifest(meeting, nodes, stop)
     except MeetingError as error:
         say(str(error))
@@ -185,9 +189,9 @@ def follow(
         say(f"node 0 counts {answer['nnodes']} nodes, this one {nodes.count}: start the same --nnodes on all")
         return ExitCode.USAGE
     # The same run, where this machine sees it.
-    document = answer["document"] | {name: own[name] for name in ("run_folder", "paths")}
-    os.environ |= write_launch_manifest(folder / "launch.json", document)
-    manifest = read_launch_manifest()
+    sent = parsed(answer["document"], LaunchManifest, gate="launch", file="the launch manifest of node 0")
+    manifest = replace(sent, run_folder=own.run_folder, paths=own.paths)
+    os.environ |= write_launch_manifest(folder / "launch.json", manifest)
     try:
         end = launch(
             manifest, folder, stop=stop, say=say, rank_module=rank_module, patience=patience, nodes=nodes

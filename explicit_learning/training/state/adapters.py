@@ -13,6 +13,7 @@ from explicit_learning.errors import Fault, Refusal, found_text
 from explicit_learning.files.atomic import write_bytes
 from explicit_learning.files.canonical import canonical_bytes
 from explicit_learning.files.strict_json import load_json
+from explicit_learning.rundir.layout import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,16 +24,12 @@ if TYPE_CHECKING:
     from explicit_learning.plan.typed_plan import Lora
 
 __all__ = [
-    "CONFIG_NAME",
-    "WEIGHTS_NAME",
     "adapter_tensors",
     "load_adapter_folder",
     "load_adapter_weights",
     "write_adapter_folder",
 ]
 
-CONFIG_NAME = "adapter_config.json"
-WEIGHTS_NAME = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 
 # What an adapter's configuration says beside its shape: where it came from, who wrote it, what it is used for, and the
@@ -73,8 +70,8 @@ def write_adapter_folder(folder: Path, model: PeftModel, *, adapter: str, base_n
     config = _plain(model.peft_config[adapter].to_dict())
     config["base_model_name_or_path"] = base_name
     config["inference_mode"] = True
-    write_bytes(folder / WEIGHTS_NAME, save(adapter_tensors(model, adapter), metadata={"format": "pt"}))
-    write_bytes(folder / CONFIG_NAME, canonical_bytes(config) + b"\n")
+    write_bytes(folder / ADAPTER_WEIGHTS, save(adapter_tensors(model, adapter), metadata={"format": "pt"}))
+    write_bytes(folder / ADAPTER_CONFIG, canonical_bytes(config) + b"\n")
 
 
 def _plain(value: Any) -> Any:
@@ -94,7 +91,7 @@ def load_adapter_folder(model: PeftModel, folder: Path, *, adapter: str, lora: L
     Raises:
         Refusal: If its configuration or its tensors are of another shape than planned.
     """
-    path = folder / CONFIG_NAME
+    path = folder / ADAPTER_CONFIG
     found = load_json(path, gate="adapter")
     expected = _plain(model.peft_config[adapter].to_dict())
     different = [
@@ -131,7 +128,7 @@ def load_adapter_weights(model: PeftModel, folder: Path, *, adapter: str, target
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    path = folder / WEIGHTS_NAME
+    path = folder / ADAPTER_WEIGHTS
     try:
         state = load_file(path)
     except (OSError, SafetensorError) as error:

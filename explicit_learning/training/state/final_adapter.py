@@ -6,6 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from explicit_learning.files.atomic import new_folder
+from explicit_learning.rundir.layout import FINAL_ADAPTER
 from explicit_learning.training.state.adapters import write_adapter_folder
 
 if TYPE_CHECKING:
@@ -13,9 +14,7 @@ if TYPE_CHECKING:
 
     from peft import PeftModel
 
-__all__ = ["FINAL_ADAPTER", "write_final_adapter"]
-
-FINAL_ADAPTER = "final-adapter"
+__all__ = ["write_final_adapter"]
 
 
 def write_final_adapter(run: Path, model: PeftModel, *, adapter: str, base_name: str) -> None:

@@ -14,31 +14,20 @@ from typing import TYPE_CHECKING, Any, cast
 from explicit_learning.errors import Fault, Refusal
 from explicit_learning.files.atomic import write_json
 from explicit_learning.files.strict_json import load_json
+from explicit_learning.rundir.layout import counters_file, random_streams_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
-    "counters_name",
     "load_counters",
     "load_random_streams",
     "load_tensors",
     "random_streams",
-    "random_streams_name",
     "restore_random_streams",
     "save_counters",
     "save_random_streams",
 ]
-
-
-def random_streams_name(rank: int) -> str:
-    """Return the name of a rank's file of random streams in a checkpoint."""
-    return f"random-streams-rank-{rank}.pt"
-
-
-def counters_name(rank: int) -> str:
-    """Return the name of a rank's file of trainer counters in a checkpoint."""
-    return f"counters-rank-{rank}.json"
 
 
 def random_streams() -> dict[str, Any]:
@@ -89,7 +78,7 @@ def save_random_streams(folder: Path, rank: int) -> None:
     """Write this rank's random streams into a checkpoint that is being made."""
     import torch
 
-    torch.save(random_streams(), folder / random_streams_name(rank))
+    torch.save(random_streams(), folder / random_streams_file(rank))
 
 
 def load_random_streams(folder: Path, rank: int) -> dict[str, Any]:
@@ -98,13 +87,13 @@ def load_random_streams(folder: Path, rank: int) -> dict[str, Any]:
     Raises:
         Refusal: If the file is missing or no such file.
     """
-    streams: dict[str, Any] = load_tensors(folder / random_streams_name(rank))
+    streams: dict[str, Any] = load_tensors(folder / random_streams_file(rank))
     return streams
 
 
 def save_counters(folder: Path, rank: int, counters: dict[str, Any]) -> None:
     """Write this rank's trainer counters into a checkpoint that is being made."""
-    write_json(folder / counters_name(rank), counters)
+    write_json(folder / counters_file(rank), counters)
 
 
 def load_counters(folder: Path, rank: int) -> dict[str, Any]:
@@ -113,7 +102,7 @@ def load_counters(folder: Path, rank: int) -> dict[str, Any]:
     Raises:
         Refusal: If the file is missing or no JSON object.
     """
-    counters: dict[str, Any] = load_json(folder / counters_name(rank), gate="checkpoint")
+    counters: dict[str, Any] = load_json(folder / counters_file(rank), gate="checkpoint")
     return counters
 
 
