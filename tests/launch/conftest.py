@@ -16,12 +16,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from explicit_learning.files.resources import ROOT
-from explicit_learning.files.typed_json import from_json
 from explicit_learning.launch.signals import blocked_stop_signals
 from explicit_learning.launch.start import launch_environment
-from explicit_learning.plan.typed_plan import Plan
 from explicit_learning.rundir.run_lock import hold_run
-from tests.support.launches import manifest_document
+from tests.support.launches import launch_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,6 +42,11 @@ class Launch:
     def outcomes(self) -> list[dict[str, Any]]:
         """Return the outcomes as the launcher handed them on."""
         result: list[dict[str, Any]] = json.loads((self.run / "finished.json").read_text())
+        return result
+
+    def seen(self, rank: int) -> dict[str, Any]:
+        """Return what a rank saw (`tests.support.rank_cases.leave`)."""
+        result: dict[str, Any] = json.loads((self.run / f"seen-{rank}.json").read_text())
         return result
 
     def console(self) -> str:
@@ -94,11 +97,11 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., A
         run = tmp_path / "run"
         # Signals are held back as `exec_into_launcher` holds them back.
         own = dict(os.environ) | {"CASE": case, "PYTHONPATH": str(ROOT)} | variables
-        document = manifest_document(run, world_size)
+        manifest = launch_manifest(run, world_size)
         with hold_run(run) as lock, (run / "console.txt").open("w") as console, blocked_stop_signals():
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.launcher_of_ranks"],
-                env=launch_environment(document, from_json(Plan, document["plan"]), own, lock=lock),
+                env=launch_environment(manifest, manifest.plan, own, lock=lock),
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=console if somebody_listens else _broken_pipe(),

@@ -20,7 +20,7 @@ def main(world: Path, *places: Path) -> None:
     """Train, and leave outcomes and metrics."""
     import torch
 
-    from explicit_learning.files.typed_json import from_json
+    from explicit_learning.files.typed_json import from_json, to_json
     from explicit_learning.plan.typed_plan import Plan
     from explicit_learning.training import backend
     from explicit_learning.training.objectives.evi_po_trainer import EviPoTrainer
@@ -49,7 +49,7 @@ def main(world: Path, *places: Path) -> None:
         groups.clear()
         place = context(World(folder=world), from_json(Plan, json.loads(plan.read_text())), run, rank=rank)
         outcome = backend.run(place)
-        left = {"status": outcome.status, "step": outcome.optimizer_step, "facts": outcome.facts}
+        left = {"status": outcome.status, "step": outcome.optimizer_step, "report": to_json(outcome.report)}
         left |= {"logged": logged, "groups_per_pass": groups}
         (run / f"rank-{rank}.json").write_text(json.dumps(left))
     if torch.distributed.is_initialized():

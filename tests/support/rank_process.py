@@ -14,8 +14,8 @@ from explicit_learning.launch.context import RankContext
 from explicit_learning.launch.failures import failed
 from explicit_learning.launch.rank import end_process
 from explicit_learning.launch.signals import StopRequest
-from explicit_learning.plan.typed_plan import Plan
-from explicit_learning.rundir.launch_manifest import LaunchManifest, ResolvedPaths
+from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
+from explicit_learning.rundir.launch_manifest import LaunchManifest
 from explicit_learning.rundir.outcome import write_outcome
 
 
