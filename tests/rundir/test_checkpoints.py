@@ -28,7 +28,6 @@ from explicit_learning.rundir.checkpoints import (
     rotate_checkpoints,
     set_aside_incomplete,
 )
-from explicit_learning.rundir.layout import checkpoint_name, step_of
 from tests.support.finished_run import Run, plan_document, sft_document
 
 if TYPE_CHECKING:
@@ -63,21 +62,6 @@ def faults(run: Run, folder: Path, plan: Plan | None = None) -> dict[str, str]:
         str(fault.pointer or (fault.file or "").removeprefix(name).lstrip("/")): fault.found
         for fault in refusal.value.faults
     }
-
-
-@pytest.mark.parametrize(
-    ("name", "step"),
-    [
-        ("checkpoint-5", 5),
-        ("checkpoint-150", 150),
-        ("checkpoint-0", None),
-        ("checkpoint-05", None),
-        ("checkpoint", None),
-    ],
-)
-def test_names(name: str, step: int | None) -> None:
-    assert step_of(name) == step
-    assert step is None or checkpoint_name(step) == name
 
 
 def test_a_sealed_checkpoint_lists_every_file_and_every_frontier(rl: Run) -> None:
