@@ -1,4 +1,4 @@
-"""When a run may call itself complete.
+"""When a run is complete.
 
 "It reached the last step" is not enough: a run that lost a completion, counted one twice, or sampled with a truncated
 prompt reaches its last step too, and its arm would be compared as if nothing had happened. Each rule compares what was
@@ -35,7 +35,7 @@ def broken_completion_rules(
 
     Args:
         plan: The plan.
-        recounts: What each rank's ledger and trace say, by rank; none in SFT arms.
+        recounts: Each rank's ledger and trace, counted, by rank; none in SFT arms.
         reports: What each rank measured, by rank.
         adapter_tensors_sha256: Tensor digest of the saved adapter's file.
     """
@@ -71,7 +71,7 @@ def _prompts(reports: Sequence[RankReport]) -> Iterator[Fault]:
     for report in reports:
         if report.prompts_truncated:
             found = f"{report.prompts_truncated} truncated prompts (rank {report.rank})"
-            yield _fault("prompts_truncated", found, "none: a cut prompt loses image tokens")
+            yield _fault("prompts_truncated", found, "no truncated prompt: one that is cut loses image tokens")
 
 
 def _weights(reports: Sequence[RankReport], adapter_tensors_sha256: str) -> Iterator[Fault]:
@@ -82,7 +82,7 @@ def _weights(reports: Sequence[RankReport], adapter_tensors_sha256: str) -> Iter
             yield _fault("base_weights_after_sha256", found, expected)
         if report.final_adapter_tensors_sha256 != adapter_tensors_sha256:
             found = f"{report.final_adapter_tensors_sha256} on rank {report.rank}"
-            expected = f"{adapter_tensors_sha256}, the saved adapter's"
+            expected = f"{adapter_tensors_sha256}, as in the saved adapter"
             yield _fault("final_adapter_tensors_sha256", found, expected)
 
 
@@ -137,7 +137,7 @@ def _totals(recounts: Sequence[RankRecount], reports: Sequence[RankReport]) -> I
     for name, found in (("completions", rows), ("sampled_tokens", tokens)):
         for value, ranks in Counter(getattr(report, name) for report in reports).items():
             if value != found:
-                yield _fault(name, f"{value} all-reduced on {ranks} ranks", f"{found}, the ledgers' sum")
+                yield _fault(name, f"{value} reported by {ranks} ranks", f"{found}, the sum of the ledgers")
 
 
 def _trace_rows(recounts: Sequence[RankRecount]) -> Iterator[Fault]:

@@ -68,8 +68,8 @@ def test_the_counters_count(rl: Run) -> None:
             {"optimizer_steps": 2},
             [("/optimizer_steps", "2 steps on rank 0"), ("/optimizer_steps", "2 steps on rank 1")],
         ),
-        ({"sampled_tokens": 131}, [("/sampled_tokens", "131 all-reduced on 2 ranks")]),
-        ({"completions": 25}, [("/completions", "25 all-reduced on 2 ranks")]),
+        ({"sampled_tokens": 131}, [("/sampled_tokens", "131 reported by 2 ranks")]),
+        ({"completions": 25}, [("/completions", "25 reported by 2 ranks")]),
         (
             {"prompts_truncated": 1},
             [("/prompts_truncated", f"1 truncated prompts (rank {rank})") for rank in range(RANKS)],
