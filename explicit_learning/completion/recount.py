@@ -1,4 +1,4 @@
-"""What a rank's ledger and trace say, read from the raw files.
+"""The recount: a rank's ledger and trace, counted from the raw files.
 
 The completion rules, the marker and every later verification count from these files and not from what a process
 remembered. They are read side by side and once: a long run's traces do not fit into memory, and nothing here needs
@@ -16,24 +16,26 @@ from explicit_learning.accounting.binding import Binding, log_file
 from explicit_learning.accounting.frontier import Frontier, RankFrontiers
 from explicit_learning.accounting.ledger import Seen, read_ledger
 from explicit_learning.accounting.trace import read_trace
-from explicit_learning.errors import ExitCode, Fault, found_text
+from explicit_learning.errors import Context, ExitCode, found_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from explicit_learning.accounting.rows import LedgerEntry, TraceRow
+    from explicit_learning.errors import Fault
     from explicit_learning.plan.typed_plan import Plan
 
-__all__ = ["RankTally", "tally_rank"]
+__all__ = ["RankRecount", "recount_rank"]
 
 GATE = "completion"
+FIX = "report this as a defect, with the run directory (CONTRIBUTING.md says where): the run is not complete"
+CONTEXT = Context(gate=GATE, fix=FIX, exit_code=ExitCode.INTERNAL)
 CHUNK = 1 << 20
-FIX = "the run cannot be called complete: report this as a defect, with the run directory"
 IDENTITY = ("run_id", "slot_id", "visit", "generation", "token_count")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankTally:
+class RankRecount:
     """One rank's accounting, counted.
 
     Attributes:
@@ -64,7 +66,7 @@ class RankTally:
 
 
 class _Counter:
-    """The running numbers of `tally_rank`."""
+    """The running numbers of `recount_rank`."""
 
     def __init__(self) -> None:
         self.rows = self.trace_rows = self.tokens = self.trace_tokens = self.malformed = self.truncated = 0
@@ -94,11 +96,10 @@ class _Counter:
             self.fault("ids", where, found, f"{row.token_count}, its token count")
 
     def fault(self, kind: str, where: str, found: str, expected: str) -> None:
-        fault = Fault(gate=GATE, file=where, found=found, expected=expected, fix=FIX, exit_code=ExitCode.INTERNAL)
-        self.faults.setdefault(kind, fault)
+        self.faults.setdefault(kind, CONTEXT.fault(file=where, found=found, expected=expected))
 
 
-def tally_rank(run: Path, plan: Plan, rank: int) -> RankTally:
+def recount_rank(run: Path, plan: Plan, rank: int) -> RankRecount:
     """Count one rank's ledger and trace.
 
     Args:
@@ -119,7 +120,7 @@ def tally_rank(run: Path, plan: Plan, rank: int) -> RankTally:
             counter.score(scored, f"{trace}:{number}")
         if entry is not None and scored is not None:
             _compare(entry, scored, f"{trace}:{number}", counter)
-    return RankTally(
+    return RankRecount(
         rank=rank,
         ceiling=binding.rank_ceiling,
         rows=counter.rows,

@@ -24,6 +24,7 @@ from explicit_learning.launch.environment import rank_environment
 from explicit_learning.model_files.folders import adapter_sha256
 from explicit_learning.plan.reading import load_plan
 from explicit_learning.plan.typed_plan import Plan, ResolvedPaths  # noqa: TC001 - read at run time
+from explicit_learning.rundir import layout
 from explicit_learning.rundir.events import read_events
 
 if TYPE_CHECKING:
@@ -104,22 +105,22 @@ def evaluation_of_run(run: Path, which: Which, *, plan_file: Path | None = None)
     Raises:
         Refusal: If the run is not complete, or its inputs are not what the plan says.
     """
-    if not (run / "plan.json").is_file():
+    if not (run / layout.PLAN).is_file():
         raise CONTEXT.at(run).refusal(
-            found="a folder without plan.json",
+            found=f"a folder without {layout.PLAN}",
             expected="a run directory",
             fix="name the folder that el run --out wrote",
             exit_code=ExitCode.USAGE,
         )
-    plan = load_plan(run / "plan.json")
+    plan = load_plan(run / layout.PLAN)
     paths = frozen_paths(plan_file or _started_with(run), expected=plan.frozen_config_sha256)
-    if which == "final" and not (run / "training-complete.json").is_file():
+    if which == "final" and not (run / layout.COMPLETION_MARKER).is_file():
         raise CONTEXT.at(run).refusal(
-            found="a run without training-complete.json",
+            found=f"a run without {layout.COMPLETION_MARKER}",
             expected="a completed run",
             fix="finish it first, with el run PLAN --out and this folder",
         )
-    adapter = {"final": str(run / "final-adapter"), "initial": paths.initial_adapter, "base": None}[which]
+    adapter = {"final": str(run / layout.FINAL_ADAPTER), "initial": paths.initial_adapter, "base": None}[which]
     identity = EvaluationIdentity(
         run_id=plan.run_id,
         arm=plan.arm,
@@ -136,7 +137,7 @@ def evaluation_of_run(run: Path, which: Which, *, plan_file: Path | None = None)
         plan=plan,
         paths=paths,
         adapter=None if adapter is None else str(Path(adapter).resolve()),
-        out=str(run.resolve() / "evaluations" / identity.name / "evaluation.json"),
+        out=str(run.resolve() / layout.evaluation_file(identity.name)),
         identity=identity,
     )
 
@@ -176,7 +177,7 @@ def _evaluate(requests: list[EvaluationRequest]) -> None:
 def _started_with(run: Path) -> Path:
     """Return the plan file that the newest launch of a run names."""
     events, _ = read_events(run)
-    named = [event["data"]["plan_file"] for event in events if "plan_file" in event["data"]]
+    named = [event.data["plan_file"] for event in events if "plan_file" in event.data]
     path = Path(named[-1]) if named else None
     context = Context(gate="evaluation", file=str(run), fix="name the plan that the run was started with: --plan PLAN")
     if path is None:
@@ -185,8 +186,8 @@ def _started_with(run: Path) -> Path:
         )
     if not path.is_file():
         raise context.refusal(found=f"the plan file {path} does not exist", expected="the plan file in its place")
-    if sha256_file(path) != sha256_file(run / "plan.json"):
+    if sha256_file(path) != sha256_file(run / layout.PLAN):
         raise context.at(path).refusal(
-            found="a file that differs from the run's plan.json", expected="the plan that the run was started with"
+            found=f"a file that differs from the run's {layout.PLAN}", expected="the plan that the run was started with"
         )
     return path

@@ -18,6 +18,7 @@ from explicit_learning.files.os_errors import write_fault
 from explicit_learning.files.schema import validate
 from explicit_learning.files.strict_json import load_json
 from explicit_learning.gates.output import check_output
+from explicit_learning.rundir.owner import OTHER_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +29,6 @@ __all__ = ["RECORD_NAME", "claim_folder"]
 
 GATE = "output"
 RECORD_NAME = "experiment-record.json"
-OTHER_FOLDER = "choose another folder (--out)"
 
 
 def claim_folder(experiment: Experiment, out: Path) -> None:

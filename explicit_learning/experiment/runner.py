@@ -19,8 +19,8 @@ from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.progress import say
 from explicit_learning.freeze.draft_data import write_digits
 from explicit_learning.freeze.freezing import SftPass, freeze
-from explicit_learning.gates.output import COMPLETION_MARKER
 from explicit_learning.plan.reading import read_plan
+from explicit_learning.rundir import layout
 from explicit_learning.rundir.run_manifest import read_run_manifest
 
 if TYPE_CHECKING:
@@ -73,15 +73,15 @@ class RunOfStage:
         Raises:
             Refusal: If the folder holds a complete run of another plan, or its records contradict each other.
         """
-        marker = self.folder / COMPLETION_MARKER
+        marker = self.folder / layout.COMPLETION_MARKER
         if not marker.is_file():
             return False
         manifest = read_run_manifest(self.folder)
-        if manifest["status"] != "completed":
+        if manifest.completion is None:
             return False
         pairs = (
-            ("plan", manifest["frozen"]["frozen_config_sha256"], self.plan["frozen_config_sha256"]),
-            ("marker", sha256_file(marker), manifest["completion"]["completion_marker_sha256"]),
+            ("plan", manifest.frozen.frozen_config_sha256, self.plan["frozen_config_sha256"]),
+            ("marker", sha256_file(marker), manifest.completion.completion_marker_sha256),
         )
         if faults := [
             CONTEXT.fault(
@@ -247,7 +247,7 @@ def run_experiment(
             runs.append(run)
             after_stage(runs)
             if stage.arm == experiment.initial_adapter_from:
-                adapter = run.folder / "final-adapter"
+                adapter = run.folder / layout.FINAL_ADAPTER
         arms = [
             freeze_stage(
                 experiment, stage, seed, out=out, manifest=manifest, initial_adapter=adapter, count_sft=count_sft

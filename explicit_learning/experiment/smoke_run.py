@@ -11,10 +11,10 @@ from explicit_learning.files.progress import say
 from explicit_learning.freeze.smoke_plan import SMOKE_SUFFIX, smoke_plan, write_smoke_plan
 from explicit_learning.plan.reading import read_plan
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
-from explicit_learning.rundir.checkpoints import checkpoint_name, complete_checkpoints
+from explicit_learning.rundir import layout
+from explicit_learning.rundir.checkpoints import complete_checkpoints
 from explicit_learning.rundir.default_folder import default_run_folder
 from explicit_learning.rundir.resume_audit import read_audits
-from explicit_learning.rundir.smoke_boundary import BOUNDARY_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -70,10 +70,11 @@ def run_smoke(
             break
     if code != ExitCode.DONE:
         raise _failed_phase(run, phase, code)
-    file, _, audit = read_audits(run)[-1]
-    components = sum(len(rank["components"]) for rank in audit["ranks"])
-    say(f"{run}: resumed at {audit['checkpoint']} in new processes; {components} components equal ({file})")
-    return SmokeRun(run=run, plan=plan_file, audit=run / file)
+    recorded = read_audits(run)[-1]
+    audit = recorded.audit
+    components = sum(len(rank.components) for rank in audit.ranks)
+    say(f"{run}: resumed at {audit.checkpoint} in new processes; {components} components equal ({recorded.file})")
+    return SmokeRun(run=run, plan=plan_file, audit=run / recorded.file)
 
 
 def _plan_and_folder(
@@ -95,7 +96,9 @@ def _plan_and_folder(
 
 def _is_at_boundary(run: Path) -> bool:
     """Whether a smoke run's first phase is over."""
-    return (run / BOUNDARY_NAME).is_file() and checkpoint_name(SMOKE_STOP_STEP) in complete_checkpoints(run)
+    return (run / layout.SMOKE_BOUNDARY).is_file() and layout.checkpoint_name(SMOKE_STOP_STEP) in complete_checkpoints(
+        run
+    )
 
 
 def _flags_of_phase(node_flags: Mapping[str, str], phase: int) -> list[str]:
@@ -108,11 +111,11 @@ def _flags_of_phase(node_flags: Mapping[str, str], phase: int) -> list[str]:
 
 def _failed_phase(run: Path, phase: int, code: int) -> Refusal:
     known = ExitCode(code) if code in set(ExitCode) else ExitCode.INTERNAL
-    fix = f"read the lines above and {run / 'logs'}"
+    fix = f"read the lines above and {run / layout.LOGS}"
     if known is ExitCode.STOPPED:
         fix = "run the same command again: it continues from the newest checkpoint"
     return Context(gate="smoke", file=str(run), exit_code=known).refusal(
         found=f"phase {phase} ended with exit code {code}",
-        expected=f"exit code {int(ExitCode.STOPPED)} at {checkpoint_name(SMOKE_STOP_STEP)}, then 0",
+        expected=f"exit code {int(ExitCode.STOPPED)} at {layout.checkpoint_name(SMOKE_STOP_STEP)}, then 0",
         fix=fix,
     )

@@ -35,6 +35,7 @@ from explicit_learning.launch.outcomes import NodeEnd, node_end
 from explicit_learning.launch.rank import LAUNCHER_VARIABLE
 from explicit_learning.launch.signals import STOP_SIGNALS, blocked_stop_signals
 from explicit_learning.launch.stop_policy import stop_now
+from explicit_learning.rundir.layout import launcher_log
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -142,8 +143,7 @@ def launch(
     Raises:
         OSError, RuntimeError: If ranks cannot be started.
     """
-    log = "launcher.log" if node is None else f"launcher-node-{node.rank}.log"
-    _log_to(manifest.run / "logs" / log)
+    _log_to(manifest.run / launcher_log(None if node is None else node.rank))
     os.environ.update({LAUNCHER_VARIABLE: str(os.getpid())} | AGENT_SIGNALS)
     rendezvous = get_rendezvous_handler(_rendezvous(node))
     spec = WorkerSpec(

@@ -17,13 +17,19 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.completion.lifecycle import after_ranks
 from explicit_learning.errors import Context, ExitCode, Refusal, json_answer
-from explicit_learning.launch.launch_answer import launch_answer, print_answer, print_line, print_messages
+from explicit_learning.launch.launch_answer import print_answer, print_line, print_messages
 from explicit_learning.launch.multi_node.nodes import MultiNodeError, StopRequestedError, inherited_node_place
 from explicit_learning.launch.outcomes import outcome_of_error, outcome_of_unstarted_rank, rank_outcomes
 from explicit_learning.launch.signals import StopRequest, stop_signals_to
 from explicit_learning.launch.start import FOLDER_PREFIX, LOCK_VARIABLE
 from explicit_learning.launch.stop_policy import SHUTDOWN_SECONDS
-from explicit_learning.rundir.launch_manifest import MANIFEST_VARIABLE, read_launch_document, read_launch_manifest
+from explicit_learning.rundir.launch_manifest import (
+    MANIFEST_VARIABLE,
+    FollowerManifest,
+    LaunchManifest,
+    read_follower_manifest,
+    read_launch_manifest,
+)
 from explicit_learning.rundir.outcome import RankOutcome
 from explicit_learning.rundir.run_lock import adopt_run_lock
 
@@ -33,7 +39,6 @@ if TYPE_CHECKING:
     from explicit_learning.launch.multi_node.leader import Leader
     from explicit_learning.launch.multi_node.nodes import NodePlace
     from explicit_learning.launch.outcomes import NodeEnd
-    from explicit_learning.rundir.launch_manifest import LaunchManifest
 
 __all__ = ["run_launcher"]
 
@@ -53,8 +58,7 @@ def run_launcher(*, rank_module: str = RANK_MODULE, patience: float = SHUTDOWN_S
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` ignores it on purpose
         signal.signal(signal.SIGHUP, stop.note)
     try:
-        with _private_folder() as folder:
-            answer = _launch(folder, stop, rank_module, patience)
+        answer = _launch(stop, rank_module, patience)
     except Refusal as refusal:
         print_line(str(refusal))
         answer = json_answer(refusal.faults)
@@ -74,12 +78,7 @@ def run_launcher(*, rank_module: str = RANK_MODULE, patience: float = SHUTDOWN_S
 
 @contextmanager
 def _private_folder() -> Iterator[Path]:
-    """Yield the launch's private folder, and remove it at the end.
-
-    Raises:
-        Refusal: If the environment names no verified launch manifest.
-    """
-    read_launch_document()
+    """Yield the launch's private folder, which holds its manifest, and remove it at the end."""
     folder = Path(os.environ[MANIFEST_VARIABLE]).parent
     try:
         yield folder
@@ -88,22 +87,39 @@ def _private_folder() -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _launch(folder: Path, stop: StopRequest, rank_module: str, patience: float) -> dict[str, Any]:
-    """Do this node's part of the launch, and return its answer."""
+def _launch(stop: StopRequest, rank_module: str, patience: float) -> dict[str, Any]:
+    """Do this node's part of the launch, and return its answer.
+
+    Raises:
+        Refusal: If the environment names no verified manifest, the run is not locked, or no rank is started.
+    """
     node = inherited_node_place(os.environ)
+    own = read_launch_manifest() if node is None or node.rank == 0 else read_follower_manifest()
+    with _private_folder() as folder:
 
-    def run_ranks(manifest: LaunchManifest) -> NodeEnd:
-        from explicit_learning.launch.agent import launch  # torch: not before signals are handled
+        def run_ranks(manifest: LaunchManifest) -> NodeEnd:
+            from explicit_learning.launch.agent import launch  # torch: not before signals are handled
 
-        return launch(manifest, folder=folder, stop=stop, rank_module=rank_module, patience=patience, node=node)
+            return launch(manifest, folder=folder, stop=stop, rank_module=rank_module, patience=patience, node=node)
 
-    if node is None or node.rank == 0:
-        manifest = read_launch_manifest()
-        _adopt_lock(manifest.run)
-        return _lead(manifest, node, stop, run_ranks)
+        if isinstance(own, LaunchManifest):
+            _adopt_lock(own.run)
+            return _lead(own, node, stop, run_ranks)
+        return _follow(own, node, stop, run_ranks)
+
+
+def _follow(
+    own: FollowerManifest,
+    node: NodePlace | None,
+    stop: StopRequest,
+    run_ranks: Callable[[LaunchManifest], NodeEnd],
+) -> dict[str, Any]:
+    """Run the ranks of a node other than node 0, and return the answer."""
     from explicit_learning.launch.multi_node.follower import follow
 
-    code = follow(node, stop=stop, run_ranks=run_ranks)
+    if node is None:
+        raise AssertionError("only a node of several follows another")
+    code = follow(own, node, stop=stop, run_ranks=run_ranks)
     if code is ExitCode.DONE:
         return json_answer([])
     found, fix = f"the run ended with exit code {int(code)}", "read what node 0 printed"
@@ -147,8 +163,9 @@ def _lead(
     print_messages(outcomes)
     code = ExitCode.INTERNAL
     try:
-        code = after_ranks(manifest, outcomes)
+        end = after_ranks(manifest, outcomes)
+        code = end.exit_code
     finally:
         if leader is not None:
             leader.send_exit_code(code)
-    return launch_answer(manifest.run, code, launch_id=manifest.launch_id)
+    return json_answer(end.faults, code=code, run=str(manifest.run))

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.os_errors import OUTPUT_FIXES, write_fault
-from explicit_learning.rundir.checkpoints import newest_complete, step_of
+from explicit_learning.rundir.checkpoints import newest_complete
+from explicit_learning.rundir.layout import rank_log, step_of
 from explicit_learning.rundir.outcome import RankOutcome, outcome_path, read_outcome
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ __all__ = [
     "NonFiniteLossError",
     "RankEnd",
     "is_lost_peer",
-    "log_path",
     "node_end",
     "outcome_of_dead_rank",
     "outcome_of_error",
@@ -111,11 +111,6 @@ class NodeEnd:
     kill_reason: str | None
 
 
-def log_path(run: Path, rank: int) -> Path:
-    """Return a rank's log file in a run directory."""
-    return run / "logs" / f"rank-{rank}.log"
-
-
 def node_end(
     folder: Path, *, exit_codes: Mapping[int, int], failed_first: frozenset[int], kill_reason: str | None
 ) -> NodeEnd:
@@ -158,7 +153,7 @@ def rank_outcomes(run: Path, nodes: Sequence[NodeEnd], *, world_size: int) -> tu
         elif rank in killed and (end.outcome is None or is_lost_peer(end.outcome)):
             outcomes[rank] = _outcome_of_killed_rank(run, killed[rank])
         else:
-            outcomes[rank] = end.outcome or outcome_of_dead_rank(rank, end.exit_code, log_path(run, rank))
+            outcomes[rank] = end.outcome or outcome_of_dead_rank(rank, end.exit_code, run / rank_log(rank))
     if not killed:
         _point_to_the_first_failure(outcomes, ends)
     return tuple(outcomes.values())

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.errors import Context, ExitCode, Refusal
-from explicit_learning.launch.outcomes import log_path, outcome_of_error
+from explicit_learning.launch.outcomes import outcome_of_error
 from explicit_learning.launch.signals import StopRequest, die_with_parent, stop_signals_to
 from explicit_learning.rundir.launch_manifest import MANIFEST_VARIABLE, read_launch_manifest
+from explicit_learning.rundir.layout import rank_log
 from explicit_learning.rundir.outcome import write_outcome
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def end_process(outcome: RankOutcome) -> NoReturn:
 
 
 def _set_up(manifest: LaunchManifest, rank: int, stop: StopRequest) -> RankContext:
-    log = log_path(manifest.run, rank)
+    log = manifest.run / rank_log(rank)
     log.parent.mkdir(parents=True, exist_ok=True)
     console = _redirect(log)
     world_size = int(os.environ["WORLD_SIZE"])

@@ -22,21 +22,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from explicit_learning.completion.lifecycle import prepare_run
-from explicit_learning.errors import Context, ExitCode, Refusal
+from explicit_learning.errors import Context, ExitCode
 from explicit_learning.files.progress import say
-from explicit_learning.files.typed_json import to_json
 from explicit_learning.gates.image import image_identity
 from explicit_learning.gates.machine import measure_hardware
-from explicit_learning.gates.output import check_output
 from explicit_learning.gates.trackers import named_trackers
 from explicit_learning.inputs.code import code_identity
 from explicit_learning.launch.environment import rank_environment, scratch_environment
-from explicit_learning.launch.multi_node.messages import JoiningNode
 from explicit_learning.launch.multi_node.nodes import NODES_VARIABLE
 from explicit_learning.launch.signals import STOP_SIGNALS
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
-from explicit_learning.rundir.checkpoints import step_of
-from explicit_learning.rundir.launch_manifest import LaunchManifest, write_launch_manifest
+from explicit_learning.rundir.launch_manifest import FollowerManifest, LaunchManifest, write_launch_manifest
+from explicit_learning.rundir.layout import step_of
 from explicit_learning.rundir.run_lock import hold_run
 
 if TYPE_CHECKING:
@@ -74,9 +71,6 @@ def start_launch(plan: Plan, checked: Checked, run: Path, *, node: NodePlace | N
     if node is not None and node.rank > 0:
         _start_joining_node(plan, checked, run, node)
     with hold_run(run) as lock:
-        # Another process may have held the lock a moment ago and completed the run.
-        if faults := check_output(run, frozen_config_sha256=plan.frozen_config_sha256):
-            raise Refusal(faults)
         manifest = _prepared_launch(plan, checked, run, trackers, node=node, audit=audit)
         if manifest is not None:
             exec_into_launcher(manifest, os.environ, lock=lock, node=node)
@@ -84,7 +78,7 @@ def start_launch(plan: Plan, checked: Checked, run: Path, *, node: NodePlace | N
 
 def _start_joining_node(plan: Plan, checked: Checked, run: Path, node: NodePlace) -> NoReturn:
     """Become the launcher of a node that follows node 0, which holds the run."""
-    joining = JoiningNode(
+    joining = FollowerManifest(
         plan=plan,
         run_folder=str(run.resolve()),
         paths=checked.paths,
@@ -136,7 +130,7 @@ def _prepared_launch(
 
 
 def exec_into_launcher(
-    manifest: LaunchManifest | JoiningNode,
+    manifest: LaunchManifest | FollowerManifest,
     environment: Mapping[str, str],
     *,
     lock: RunLock | None,
@@ -162,7 +156,7 @@ def exec_into_launcher(
 
 
 def launch_environment(
-    manifest: LaunchManifest | JoiningNode,
+    manifest: LaunchManifest | FollowerManifest,
     environment: Mapping[str, str],
     *,
     lock: RunLock | None,
@@ -180,7 +174,7 @@ def launch_environment(
         _remove_abandoned(Path(tempfile.gettempdir()))
         folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
         os.set_inheritable(_lock(folder), True)  # noqa: FBT003 - positional-only
-        where = write_launch_manifest(folder / MANIFEST_FILE, to_json(manifest))
+        where = write_launch_manifest(folder / MANIFEST_FILE, manifest)
     except OSError as error:
         found = error.strerror or str(error)
         raise CONTEXT.refusal(file=error.filename, found=found, expected="a writable temporary folder") from error

@@ -10,14 +10,16 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from explicit_learning.plan.geometry import Geometry
-from explicit_learning.rundir.checkpoints import read_mark, step_of
+from explicit_learning.rundir.checkpoint_mark import read_mark
+from explicit_learning.rundir.layout import LOGS, TENSORBOARD, step_of
 from explicit_learning.rundir.outcome import RankOutcome
 
 if TYPE_CHECKING:
     from explicit_learning.launch.rank import RankContext
+    from explicit_learning.rundir.rank_report import RankReport
     from explicit_learning.training.measurements import WeightDigests
     from explicit_learning.training.policy import Policy
     from explicit_learning.training.records import Records
@@ -40,7 +42,7 @@ def run(context: RankContext) -> RankOutcome:
     from transformers.utils import logging
 
     from explicit_learning.training.collectives import any_rank
-    from explicit_learning.training.measurements import WeightDigests
+    from explicit_learning.training.measurements import WeightDigests, peak_memory_bytes
     from explicit_learning.training.metrics import MetricsFile
     from explicit_learning.training.policy import build_policy
     from explicit_learning.training.trainers import build_trainer
@@ -67,7 +69,7 @@ def run(context: RankContext) -> RankOutcome:
         return RankOutcome(status="budget_exhausted", optimizer_step=step, checkpoint=start, message=BUDGET_IS_SHORT)
     context.say(_opening_line(context, policy, checkpoint))
     _train(trainer, checkpoint)
-    facts = _finish(trainer, initial)
+    report = _finish(trainer, initial) if loop.status == "completed" else None
     if loop.metrics is not None:
         loop.metrics.close()
     if records is not None:
@@ -76,16 +78,18 @@ def run(context: RankContext) -> RankOutcome:
         status=loop.status,
         optimizer_step=trainer.state.global_step,
         checkpoint=loop.checkpoint,
-        facts=facts,
         message=BUDGET_IS_SHORT if loop.status == "budget_exhausted" else None,
+        peak_memory_bytes=peak_memory_bytes(trainer.args.device),
+        device_seconds=loop.seconds,
+        report=report,
     )
 
 
 def _set_library_variables(context: RankContext) -> None:
     """Set the environment variables that libraries read when they are imported."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(context.manifest.run / "tensorboard"))
-    os.environ.setdefault("WANDB_DIR", str(context.manifest.run / "logs"))
+    os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(context.manifest.run / TENSORBOARD))
+    os.environ.setdefault("WANDB_DIR", str(context.manifest.run / LOGS))
 
 
 def _open_records(context: RankContext, checkpoint: Path | None) -> Records | None:
@@ -123,21 +127,18 @@ def _train(trainer: CheckpointingTrainer, checkpoint: Path | None) -> None:
         loop.check_before_first_step()
 
 
-def _finish(trainer: CheckpointingTrainer, initial: WeightDigests) -> dict[str, Any]:
-    """Return the facts of this launch; after the last step also write the final adapter, on rank 0."""
+def _finish(trainer: CheckpointingTrainer, initial: WeightDigests) -> RankReport:
+    """Measure the run after its last step, and write the final adapter on rank 0."""
     from explicit_learning.training.collectives import barrier
-    from explicit_learning.training.measurements import peak_memory_bytes, training_facts
+    from explicit_learning.training.measurements import rank_report
     from explicit_learning.training.policy import ADAPTER
     from explicit_learning.training.state.adapters import write_final_adapter
 
-    loop = trainer.loop
-    if loop.status != "completed":
-        # The event log keeps these for the marker, which a later launch writes.
-        return {"peak_memory_bytes": peak_memory_bytes(trainer.args.device), "device_seconds": loop.seconds}
-    facts = training_facts(trainer, initial=initial).to_json()
-    manifest = loop.context.manifest
-    if loop.context.rank == 0:
+    report = rank_report(trainer, initial=initial)
+    context = trainer.loop.context
+    manifest = context.manifest
+    if context.rank == 0:
         model = trainer.accelerator.unwrap_model(trainer.model)
         write_final_adapter(manifest.run, model, adapter=ADAPTER, base_name=Path(manifest.plan.model.path).name)
     barrier()
-    return facts
+    return report

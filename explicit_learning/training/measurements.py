@@ -10,7 +10,7 @@ import torch
 
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.plan.geometry import Geometry
-from explicit_learning.rundir.rank_report import LossTerm, TrainingFacts
+from explicit_learning.rundir.rank_report import LossTerm, RankReport
 from explicit_learning.training.collectives import sum_over_ranks
 from explicit_learning.training.metrics import logged_rows
 from explicit_learning.training.objectives.loss_term_check import checked_terms
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.training.state.checkpointing import CheckpointingTrainer
 
-__all__ = ["WeightDigests", "peak_memory_bytes", "training_facts"]
+__all__ = ["WeightDigests", "peak_memory_bytes", "rank_report"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +53,8 @@ def peak_memory_bytes(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def training_facts(trainer: CheckpointingTrainer, *, initial: WeightDigests) -> TrainingFacts:
-    """Return a rank's facts about the run that it has finished; all ranks call this together.
+def rank_report(trainer: CheckpointingTrainer, *, initial: WeightDigests) -> RankReport:
+    """Return a rank's measurements of the run that it has finished; all ranks call this together.
 
     Args:
         trainer: The trainer, after its last step.
@@ -74,7 +74,7 @@ def training_facts(trainer: CheckpointingTrainer, *, initial: WeightDigests) -> 
     finite = counters.finite_steps == state.global_step
     cross_entropy = LossTerm(present=finite, finite=finite, gradient=counters.gradient_steps > 0)
     final = WeightDigests.of(model)
-    return TrainingFacts(
+    return RankReport(
         rank=loop.context.rank,
         world_size=loop.context.world_size,
         optimizer_steps=state.global_step,

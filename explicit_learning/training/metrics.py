@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.files.atomic import write_bytes
 from explicit_learning.files.canonical import canonical_bytes
+from explicit_learning.rundir.layout import METRICS, TRAINER_STATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-__all__ = ["METRICS_NAME", "MetricsFile", "logged_rows", "plain_metrics"]
-
-METRICS_NAME = "metrics.jsonl"
+__all__ = ["MetricsFile", "logged_rows", "plain_metrics"]
 
 # Reported by the trainers, but decided by a clock or by the length of a resumed epoch.
 _LEFT_OUT = frozenset({"step_time", "epoch", "total_flos", "train_loss", "train_runtime"})
@@ -55,10 +54,8 @@ class MetricsFile:
             run: The run directory.
             checkpoint: The verified checkpoint that is resumed; ``None`` for a fresh start.
         """
-        history = (
-            [] if checkpoint is None else json.loads((checkpoint / "trainer_state.json").read_bytes())["log_history"]
-        )
-        path = run / METRICS_NAME
+        history = [] if checkpoint is None else json.loads((checkpoint / TRAINER_STATE).read_bytes())["log_history"]
+        path = run / METRICS
         write_bytes(path, b"".join(map(_line, logged_rows(history))))
         self._stream = path.open("ab")
 

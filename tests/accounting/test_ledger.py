@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from explicit_learning.accounting.frontier import Frontier
+from explicit_learning.accounting.frontier import Frontier, RankFrontiers
 from explicit_learning.accounting.ledger import Ledger, read_ledger
 from explicit_learning.accounting.rows import LedgerEntry, SampledCompletion
 from explicit_learning.accounting.set_aside import Discarded, SetAside, discarded
@@ -39,7 +39,8 @@ def test_bytes_are_known(tmp_path: Path, binding: Binding) -> None:
     assert json.loads(lines[0]) == to_json(binding.header("ledger"))
     assert validate(json.loads(lines[0]), "accounting-header", gate="test", file=FILE) == []
     assert validate(json.loads(lines[1]), "ledger-entry", gate="test", file=FILE) == []
-    assert validate(frontier.to_json(), "frontier", gate="test", file=FILE) == []
+    frontiers = to_json(RankFrontiers(rank=0, ledger=frontier, trace=frontier))
+    assert validate(frontiers, "rank-frontiers", gate="test", file=FILE) == []
     data = (tmp_path / FILE).read_bytes()
     digest = hashlib.sha256(data).hexdigest()
     assert frontier == Frontier(file=FILE, offset=len(data), rows=2, tokens=12, digest=digest)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from explicit_learning.rundir.checkpoints import complete_checkpoints, read_mark
+from explicit_learning.rundir.checkpoint_mark import read_mark
+from explicit_learning.rundir.checkpoints import complete_checkpoints
 from tests.support.chaos.launching import Launch
 
 if TYPE_CHECKING:

@@ -64,7 +64,7 @@ def test_a_folder_with_nothing_of_anybody_s_is_taken(tmp_path: Path) -> None:
 
 def test_a_stranger_s_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
-    assert refused(DEMO, tmp_path) == {"": "it holds files that are no run: thesis.tex"}
+    assert refused(DEMO, tmp_path) == {"": "it holds files that do not belong to a run: thesis.tex"}
 
 
 def test_another_seed_or_size_is_another_experiment(tmp_path: Path) -> None:

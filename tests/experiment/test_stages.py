@@ -73,8 +73,8 @@ def completed(folder: Path) -> tuple[Run, bytes]:
     run.prepare()
     run.sample()
     before = (folder / "run-manifest.json").read_bytes()
-    outcomes = run.completed(run.facts(run.save_adapter()))
-    assert after_ranks(run.launch_manifest(), outcomes) == ExitCode.DONE
+    outcomes = run.completed(run.reports(run.save_adapter()))
+    assert after_ranks(run.launch_manifest(), outcomes).exit_code == ExitCode.DONE
     return run, before
 
 

@@ -44,6 +44,11 @@ class Launch:
         result: list[dict[str, Any]] = json.loads((self.run / "finished.json").read_text())
         return result
 
+    def seen(self, rank: int) -> dict[str, Any]:
+        """Return what a rank saw (`tests.support.rank_cases.leave`)."""
+        result: dict[str, Any] = json.loads((self.run / f"seen-{rank}.json").read_text())
+        return result
+
     def console(self) -> str:
         return (self.run / "console.txt").read_text()
 

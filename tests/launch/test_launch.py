@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from explicit_learning.errors import Refusal
-from explicit_learning.rundir.run_lock import LOCK_NAME, hold_run
+from explicit_learning.rundir.layout import LOCK
+from explicit_learning.rundir.run_lock import hold_run
 from tests.launch.conftest import Launch, ends_within
 
 if TYPE_CHECKING:
@@ -28,17 +29,17 @@ STOP_SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1]
 def test_both_ranks_complete(launched: Launched) -> None:
     with launched("complete", PYTHONHASHSEED="5") as launch:
         assert launch.wait() == 0
-    first, second = launch.outcomes()
-    assert (first["status"], first["optimizer_step"], second["facts"]["sum"]) == ("completed", 7, 3)
-    assert first["facts"]["variables"] == {
+    outcome, first, second = launch.outcomes()[0], launch.seen(0), launch.seen(1)
+    assert (outcome["status"], outcome["optimizer_step"], second["sum"]) == ("completed", 7, 3)
+    assert first["variables"] == {
         "MALLOC_MMAP_THRESHOLD_": "4000000000",
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",
         "PYTHONHASHSEED": "0",
         "PYTHONSAFEPATH": "1",
     }
-    assert first["facts"]["own_session"]
-    assert not [name for name in first["facts"]["files"] if name.endswith(LOCK_NAME)], "a rank holds the run's lock"
+    assert first["own_session"]
+    assert not [name for name in first["files"] if name.endswith(LOCK)], "a rank holds the run's lock"
     for rank in (0, 1):
         header, *lines = launch.log(rank).splitlines()
         assert header.startswith(f"=== launch launch-1 · rank {rank} of 2 · pid ")
@@ -124,9 +125,9 @@ def test_a_signal_to_the_launcher_stops_all_ranks_together(launched: Launched, n
         pids = [launch.pid_of(0), launch.pid_of(1)]
         launch.process.send_signal(number)
         assert launch.wait() == 75
-    for outcome in launch.outcomes():
+    for rank, outcome in enumerate(launch.outcomes()):
         assert (outcome["status"], outcome["checkpoint"]) == ("stopped", "checkpoint-1")
-        assert outcome["facts"]["signals"] == [number.name]
+        assert launch.seen(rank)["signals"] == [number.name]
     assert all(ends_within(pid, 0.1) for pid in pids)
     assert launch.console() == f"{number.name}: stopping at the next checkpoint (send it again to end at once)\n"
 
@@ -139,7 +140,7 @@ def test_a_signal_to_one_rank_stops_all_ranks_together(launched: Launched, numbe
         assert launch.wait() == 75
     first, second = launch.outcomes()
     assert first["optimizer_step"] == second["optimizer_step"]
-    assert (first["facts"]["signals"], second["facts"]["signals"]) == ([], [number.name])
+    assert (launch.seen(0)["signals"], launch.seen(1)["signals"]) == ([], [number.name])
 
 
 def test_a_signal_during_the_start_is_not_lost(launched: Launched) -> None:
@@ -208,13 +209,13 @@ def test_a_hang_up_stops_like_a_signal(launched: Launched) -> None:
         launch.pid_of(0)
         launch.process.send_signal(signal.SIGHUP)
         assert launch.wait() == 75
-    assert launch.outcomes()[0]["facts"]["signals"] == ["SIGTERM"]
+    assert launch.seen(0)["signals"] == ["SIGTERM"]
 
 
 def test_data_loader_workers_live_through_a_stop(launched: Launched) -> None:
     with launched("workers", world_size=1) as launch:
         assert launch.wait() == 75, launch.log(0)
-    assert launch.outcomes()[0]["facts"] == {"indices": list(range(8)), "workers": 1, "requested": True}
+    assert launch.seen(0) == {"indices": list(range(8)), "workers": 1, "requested": True}
 
 
 def test_a_suspended_launcher_continues(launched: Launched) -> None:
@@ -226,7 +227,7 @@ def test_a_suspended_launcher_continues(launched: Launched) -> None:
         time.sleep(2)
         launch.process.send_signal(signal.SIGTERM)
         assert launch.wait() == 75
-    assert [outcome["facts"]["pid"] for outcome in launch.outcomes()] == pids
+    assert [launch.seen(rank)["pid"] for rank in (0, 1)] == pids
 
 
 def test_a_run_does_not_end_because_stderr_is_closed(launched: Launched) -> None:

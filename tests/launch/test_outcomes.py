@@ -6,11 +6,16 @@ import signal
 from pathlib import Path
 
 from explicit_learning.files.atomic import write_json
+from explicit_learning.files.resources import SCHEMAS
 from explicit_learning.files.typed_json import from_json, to_json
 from explicit_learning.launch.outcomes import NodeEnd, node_end, rank_outcomes
 from explicit_learning.rundir.outcome import RankOutcome, outcome_path, read_outcome, write_outcome
+from explicit_learning.rundir.rank_report import RankReport
 
-COMPLETED = RankOutcome(status="completed", optimizer_step=9, facts={"log_history": [{"loss": 0.5}]})
+EXAMPLE = json.loads((SCHEMAS / "examples" / "rank-outcome.json").read_text())
+COMPLETED = RankOutcome(
+    status="completed", optimizer_step=9, report=from_json(RankReport, EXAMPLE["report"]), device_seconds=0.5
+)
 LOST = RankOutcome(
     status="failed", optimizer_step=None, message="RuntimeError: Connection closed by peer", exit_code=70
 )

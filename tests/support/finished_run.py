@@ -23,10 +23,10 @@ from explicit_learning.inputs.code import CodeIdentity
 from explicit_learning.model_files.tensors import file_tensors_sha256
 from explicit_learning.plan.reading import frozen_config_sha256
 from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
-from explicit_learning.rundir.checkpoints import seal_checkpoint, write_rank_frontiers
+from explicit_learning.rundir.checkpoint_mark import seal_checkpoint, write_rank_frontiers
 from explicit_learning.rundir.launch_manifest import LaunchManifest
 from explicit_learning.rundir.outcome import RankOutcome
-from explicit_learning.rundir.rank_report import LossTerm, TrainingFacts
+from explicit_learning.rundir.rank_report import LossTerm, RankReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -197,7 +197,7 @@ class Run:
         (folder / "adapter_config.json").write_text('{"peft_type":"LORA"}')
         return file_tensors_sha256(folder / "adapter_model.safetensors")
 
-    def facts(self, tensors: str, **changes: Any) -> list[TrainingFacts]:
+    def reports(self, tensors: str, **changes: Any) -> list[RankReport]:
         """Return what honest ranks would report."""
         completions = STEPS * BATCH * RANKS
         values: dict[str, Any] = {
@@ -221,7 +221,7 @@ class Run:
             "loss_terms": {"policy": LossTerm(present=True, finite=True, gradient=True)},
             "log_history": ({"step": 1, "loss": 0.5, "reward": None}, {"step": 2, "loss": 0.25}),
         }
-        return [TrainingFacts(rank=rank, **(values | changes)) for rank in range(RANKS)]
+        return [RankReport(rank=rank, **(values | changes)) for rank in range(RANKS)]
 
     def launch_manifest(self) -> LaunchManifest:
         assert self.preparation is not None
@@ -239,8 +239,5 @@ class Run:
             stop_at_step=None,
         )
 
-    def completed(self, facts: Sequence[TrainingFacts]) -> list[RankOutcome]:
-        return [
-            RankOutcome(status="completed", optimizer_step=STEPS, facts=json.loads(json.dumps(fact.to_json())))
-            for fact in facts
-        ]
+    def completed(self, reports: Sequence[RankReport]) -> list[RankOutcome]:
+        return [RankOutcome(status="completed", optimizer_step=STEPS, report=report) for report in reports]

@@ -17,7 +17,7 @@ def main(world: Path, *places: Path) -> None:
     """Train, and write outcomes and metrics."""
     import torch
 
-    from explicit_learning.files.typed_json import from_json
+    from explicit_learning.files.typed_json import from_json, to_json
     from explicit_learning.plan.typed_plan import Plan
     from explicit_learning.training import backend
     from explicit_learning.training.objectives.evi_po_trainer import EviPoTrainer
@@ -46,7 +46,7 @@ def main(world: Path, *places: Path) -> None:
         groups.clear()
         place = context(World(folder=world), from_json(Plan, json.loads(plan.read_text())), run, rank=rank)
         outcome = backend.run(place)
-        result = {"status": outcome.status, "step": outcome.optimizer_step, "facts": outcome.facts}
+        result = {"status": outcome.status, "step": outcome.optimizer_step, "report": to_json(outcome.report)}
         result |= {"logged": logged, "groups_per_pass": groups}
         (run / f"rank-{rank}.json").write_text(json.dumps(result))
     if torch.distributed.is_initialized():

@@ -8,9 +8,9 @@ import signal
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from explicit_learning.files.atomic import write_bytes, write_text
+from explicit_learning.files.atomic import write_bytes, write_json, write_text
 from explicit_learning.launch.rank import run_rank
 from explicit_learning.launch.signals import ignore_signals_in_worker
 from explicit_learning.rundir.outcome import RankOutcome
@@ -26,6 +26,11 @@ VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"
 
 def ready(context: RankContext) -> None:
     write_text(context.manifest.run / f"ready-{context.rank}", str(os.getpid()))
+
+
+def leave(context: RankContext, **seen: Any) -> None:
+    """Leave what this rank saw for the test that started it."""
+    write_json(context.manifest.run / f"seen-{context.rank}.json", seen)
 
 
 def until_agreed(context: RankContext) -> RankOutcome:
@@ -44,8 +49,8 @@ def until_agreed(context: RankContext) -> RankOutcome:
             break
         time.sleep(0.02)
     noted = [arrival.signal.name for arrival in context.stop.arrivals()]
-    facts = {"signals": noted, "rank": context.rank}
-    return RankOutcome(status="stopped", optimizer_step=step, checkpoint=f"checkpoint-{step}", facts=facts)
+    leave(context, signals=noted)
+    return RankOutcome(status="stopped", optimizer_step=step, checkpoint=f"checkpoint-{step}")
 
 
 def until_signalled(context: RankContext) -> RankOutcome:
@@ -54,8 +59,8 @@ def until_signalled(context: RankContext) -> RankOutcome:
     while not context.stop.requested():
         time.sleep(0.02)
     time.sleep(1)  # saving takes a while
-    facts = {"signals": [arrival.signal.name for arrival in context.stop.arrivals()], "pid": os.getpid()}
-    return RankOutcome(status="stopped", optimizer_step=1, checkpoint="checkpoint-1", facts=facts)
+    leave(context, signals=[arrival.signal.name for arrival in context.stop.arrivals()], pid=os.getpid())
+    return RankOutcome(status="stopped", optimizer_step=1, checkpoint="checkpoint-1")
 
 
 def complete(context: RankContext) -> RankOutcome:
@@ -68,13 +73,14 @@ def complete(context: RankContext) -> RankOutcome:
     context.say(f"a line of rank {context.rank}")
     print("printed by Python")
     os.write(1, b"written by native code\n")
-    facts = {
-        "sum": int(total.item()),
-        "variables": {name: os.environ.get(name) for name in VARIABLES},
-        "own_session": os.getsid(0) == os.getpid(),
-        "files": sorted(_open_files()),
-    }
-    return RankOutcome(status="completed", optimizer_step=7, facts=facts)
+    leave(
+        context,
+        sum=int(total.item()),
+        variables={name: os.environ.get(name) for name in VARIABLES},
+        own_session=os.getsid(0) == os.getpid(),
+        files=sorted(_open_files()),
+    )
+    return COMPLETED
 
 
 def _open_files() -> set[str]:
@@ -169,12 +175,13 @@ def workers(context: RankContext) -> RankOutcome:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         os.killpg(os.getpid(), number)
     rest = [first, *rows]
-    facts = {
-        "indices": [int(row[0]) for row in rest],
-        "workers": len({int(row[1]) for row in rest}),
-        "requested": context.stop.requested(),
-    }
-    return RankOutcome(status="stopped", optimizer_step=1, facts=facts)
+    leave(
+        context,
+        indices=[int(row[0]) for row in rest],
+        workers=len({int(row[1]) for row in rest}),
+        requested=context.stop.requested(),
+    )
+    return RankOutcome(status="stopped", optimizer_step=1)
 
 
 if __name__ == "__main__":

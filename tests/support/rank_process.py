@@ -13,8 +13,8 @@ from explicit_learning.files.typed_json import from_json
 from explicit_learning.launch.outcomes import outcome_of_error
 from explicit_learning.launch.rank import RankContext, end_process
 from explicit_learning.launch.signals import StopRequest
-from explicit_learning.plan.typed_plan import Plan
-from explicit_learning.rundir.launch_manifest import LaunchManifest, ResolvedPaths
+from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
+from explicit_learning.rundir.launch_manifest import LaunchManifest
 from explicit_learning.rundir.outcome import write_outcome
 
 

@@ -21,8 +21,9 @@ from explicit_learning.files.schema import validate
 from explicit_learning.files.typed_json import from_json
 from explicit_learning.model_files.tensors import file_tensors_sha256
 from explicit_learning.plan.typed_plan import Plan
-from explicit_learning.rundir.checkpoints import complete_checkpoints, read_mark, verify_checkpoint
-from explicit_learning.rundir.rank_report import TrainingFacts
+from explicit_learning.rundir.checkpoint_mark import read_mark, verify_checkpoint
+from explicit_learning.rundir.checkpoints import complete_checkpoints
+from explicit_learning.rundir.rank_report import RankReport
 from explicit_learning.training.tokens import sft_order
 from tests.support.training_runs import MODEL, Ended, launch, metrics, records, traces, write_plan
 
@@ -55,8 +56,8 @@ def _rl(certificates: Path, path: Path, digits: Path, *changes: dict[str, Any]) 
     return write_plan(path, "answer_grpo", digits, start, *changes)
 
 
-def _facts(ended: Ended, rank: int = 0) -> TrainingFacts:
-    return TrainingFacts.from_json(ended.outcomes[rank]["facts"], source="test")
+def _report(ended: Ended, rank: int = 0) -> RankReport:
+    return from_json(RankReport, ended.outcomes[rank]["report"])
 
 
 def prompt_lengths(digits: Path, arm: str) -> dict[str, int]:
@@ -82,20 +83,20 @@ def test_certificates_survive_an_interruption_bit_for_bit(certificates: Path, tm
     plan = certificates.parent / "plan.json"
     ended = _interrupted(plan, tmp_path / "run", at=4)
     assert records(tmp_path / "run") == records(certificates)
-    facts = _facts(ended)
+    report = _report(ended)
     planned = from_json(Plan, json.loads(plan.read_text()))
-    assert facts.optimizer_steps == planned.optimisation.max_steps == 8
-    assert facts.records == 64
-    assert facts.sft_loss_tokens == planned.budget.planned_sft_loss_tokens
-    assert facts.base_weights_before_sha256 == facts.base_weights_after_sha256
-    assert facts.initial_adapter_tensors_sha256 != facts.final_adapter_tensors_sha256
-    assert facts.final_adapter_tensors_sha256 == file_tensors_sha256(
+    assert report.optimizer_steps == planned.optimisation.max_steps == 8
+    assert report.records == 64
+    assert report.sft_loss_tokens == planned.budget.planned_sft_loss_tokens
+    assert report.base_weights_before_sha256 == report.base_weights_after_sha256
+    assert report.initial_adapter_tensors_sha256 != report.final_adapter_tensors_sha256
+    assert report.final_adapter_tensors_sha256 == file_tensors_sha256(
         certificates / "final-adapter" / "adapter_model.safetensors"
     )
     # The first step's learning rate is 0; it must move nothing and not be reported.
-    assert facts.unchanged_adapter_steps == ()
-    assert facts.zero_gradient_steps == ()
-    assert [row["step"] for row in facts.log_history] == list(range(1, 9))
+    assert report.unchanged_adapter_steps == ()
+    assert report.zero_gradient_steps == ()
+    assert [row["step"] for row in report.log_history] == list(range(1, 9))
     assert metrics(tmp_path / "run")[0]["loss"] > metrics(tmp_path / "run")[-1]["loss"]
 
 
@@ -113,7 +114,7 @@ def test_rollouts_survive_an_interruption_bit_for_bit(
     assert whole.status == "completed"
     ended = _interrupted(plan, tmp_path / "parts", at=7)
     assert records(tmp_path / "parts") == records(tmp_path / "whole")
-    one, other = _facts(whole), _facts(ended)
+    one, other = _report(whole), _report(ended)
     assert one.final_adapter_tensors_sha256 == other.final_adapter_tensors_sha256
     assert one.initial_adapter_tensors_sha256 == file_tensors_sha256(
         certificates / "final-adapter" / "adapter_model.safetensors"
@@ -141,9 +142,9 @@ def test_run_records_exactly_what_the_schedule_asks_for(certificates: Path, digi
     assert [row["generation"] for row in rows] == [0, 1, 2, 3] * 32
     assert [row["optimizer_step"] for row in rows] == [step for step in range(8) for _ in range(16)]
     assert {row["relation"] for row in rows} == {"FULL"}
-    facts = _facts(ended)
-    assert (facts.completions, facts.records) == (128, 32)
-    assert facts.sampled_tokens == sum(row["token_count"] for row in rows)
+    report = _report(ended)
+    assert (report.completions, report.records) == (128, 32)
+    assert report.sampled_tokens == sum(row["token_count"] for row in rows)
     for row in metrics(run):
         step = [trace for trace in rows if trace["optimizer_step"] == row["step"] - 1]
         counted = [trace["total"] for trace in step if trace["terminated"]]
@@ -198,8 +199,8 @@ def test_two_ranks_train_the_same_slots_as_one_and_resume(certificates: Path, di
     assert whole.status == "completed"
     _interrupted(plan, tmp_path / "parts", at=7)
     assert records(tmp_path / "parts") == records(tmp_path / "whole")
-    assert len({_facts(whole, rank).final_adapter_tensors_sha256 for rank in (0, 1)}) == 1
-    assert _facts(whole, 0).completions == _facts(whole, 1).completions == 128
+    assert len({_report(whole, rank).final_adapter_tensors_sha256 for rank in (0, 1)}) == 1
+    assert _report(whole, 0).completions == _report(whole, 1).completions == 128
     single = _rl(certificates, tmp_path / "single.json", digits, {"optimisation": {"per_device_batch_size": 16}})
     launch(single, tmp_path / "one")
     names = ("slot_id", "visit", "generation", "optimizer_step")

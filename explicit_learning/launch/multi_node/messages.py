@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from explicit_learning.plan.typed_plan import Plan, ResolvedPaths  # noqa: TC001 - read at run time
-from explicit_learning.rundir.launch_manifest import LaunchManifest  # noqa: TC001 - read at run time
+from explicit_learning.rundir.launch_manifest import FollowerManifest, LaunchManifest  # noqa: TC001 - read at run time
 
 __all__ = [
     "EXIT_CODE",
@@ -17,7 +15,6 @@ __all__ = [
     "STOP_REQUEST",
     "JoinReply",
     "JoinRequest",
-    "JoiningNode",
     "join_request_of",
     "receipt_of",
     "report_of",
@@ -49,27 +46,6 @@ def receipt_of(rank: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoiningNode:
-    """What a node other than node 0 finds out by itself; the file that its light process hands to its launcher.
-
-    Attributes:
-        plan: The plan as frozen.
-        run_folder: The run directory, absolute, as this machine sees it.
-        paths: Absolute paths of the plan's inputs on this machine.
-        running_commit: Git commit of the code that runs now.
-        hardware: Its hardware, for the event log.
-        image: Its image's identity, for the event log.
-    """
-
-    plan: Plan
-    run_folder: str
-    paths: ResolvedPaths
-    running_commit: str
-    hardware: dict[str, Any]
-    image: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest:
     """What a node sends to node 0 to join.
 
@@ -79,7 +55,7 @@ class JoinRequest:
         sees_run: Whether its run folder is that of node 0.
     """
 
-    node: JoiningNode
+    node: FollowerManifest
     nnodes: int
     sees_run: bool
 

@@ -14,6 +14,7 @@ from explicit_learning.errors import Context, Refusal
 from explicit_learning.files.atomic import new_folder, write_bytes
 from explicit_learning.files.canonical import canonical_bytes
 from explicit_learning.inputs.initial_adapter import configuration_faults, tensor_faults
+from explicit_learning.rundir.layout import ADAPTER_CONFIG, ADAPTER_WEIGHTS, FINAL_ADAPTER
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from explicit_learning.plan.typed_plan import Lora
 
 __all__ = [
-    "CONFIG_NAME",
-    "FINAL_ADAPTER",
-    "WEIGHTS_NAME",
     "adapter_tensors",
     "load_adapter_folder",
     "load_adapter_weights",
@@ -35,9 +33,6 @@ __all__ = [
 ]
 
 CONTEXT = Context(gate="adapter")
-FINAL_ADAPTER = "final-adapter"
-CONFIG_NAME = "adapter_config.json"
-WEIGHTS_NAME = "adapter_model.safetensors"
 
 
 def adapter_tensors(model: PeftModel, adapter: str) -> dict[str, Tensor]:
@@ -62,8 +57,8 @@ def write_adapter_folder(folder: Path, model: PeftModel, *, adapter: str, base_n
     config = _plain(model.peft_config[adapter].to_dict())
     config["base_model_name_or_path"] = base_name
     config["inference_mode"] = True
-    write_bytes(folder / WEIGHTS_NAME, save(adapter_tensors(model, adapter), metadata={"format": "pt"}))
-    write_bytes(folder / CONFIG_NAME, canonical_bytes(config) + b"\n")
+    write_bytes(folder / ADAPTER_WEIGHTS, save(adapter_tensors(model, adapter), metadata={"format": "pt"}))
+    write_bytes(folder / ADAPTER_CONFIG, canonical_bytes(config) + b"\n")
 
 
 def write_final_adapter(run: Path, model: PeftModel, *, adapter: str, base_name: str) -> None:
@@ -95,7 +90,7 @@ def load_adapter_folder(model: PeftModel, folder: Path, *, adapter: str, lora: L
     Raises:
         Refusal: If its configuration or its tensors are of another shape than planned.
     """
-    if faults := configuration_faults(folder / CONFIG_NAME, lora):
+    if faults := configuration_faults(folder / ADAPTER_CONFIG, lora):
         raise Refusal(faults)
     load_adapter_weights(model, folder, adapter=adapter)
 
@@ -112,7 +107,7 @@ def load_adapter_weights(model: PeftModel, folder: Path, *, adapter: str) -> Non
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    path = folder / WEIGHTS_NAME
+    path = folder / ADAPTER_WEIGHTS
     try:
         state = load_file(path)
     except (OSError, SafetensorError) as error:

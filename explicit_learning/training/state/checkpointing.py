@@ -18,20 +18,15 @@ from explicit_learning.errors import Context, ExitCode
 from explicit_learning.launch.signals import ignore_signals_in_worker
 from explicit_learning.model_files.tensors import file_tensors_sha256
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
-from explicit_learning.rundir.checkpoints import (
-    checkpoint_name,
-    rotate_checkpoints,
-    seal_checkpoint,
-    set_aside_folder,
-    write_rank_frontiers,
-)
+from explicit_learning.rundir.checkpoint_mark import seal_checkpoint, write_rank_frontiers
+from explicit_learning.rundir.checkpoints import rotate_checkpoints, set_aside_folder
 from explicit_learning.rundir.events import append_event
-from explicit_learning.rundir.state_digests import write_state_digests
+from explicit_learning.rundir.layout import ADAPTER_WEIGHTS, OPTIMIZER, SCHEDULER, TRAINER_STATE, checkpoint_name
+from explicit_learning.rundir.state_digests import StateDigests, write_state_digests
 from explicit_learning.training.collectives import barrier
 from explicit_learning.training.counters import load_counters, save_counters
 from explicit_learning.training.policy import ADAPTER
 from explicit_learning.training.state.adapters import (
-    WEIGHTS_NAME,
     adapter_tensors,
     load_adapter_weights,
     write_adapter_folder,
@@ -60,12 +55,9 @@ if TYPE_CHECKING:
 else:
     _Base = object
 
-__all__ = ["OPTIMIZER_NAME", "REFERENCE", "SCHEDULER_NAME", "CheckpointingTrainer", "protected_checkpoints"]
+__all__ = ["REFERENCE", "CheckpointingTrainer", "protected_checkpoints"]
 
 CONTEXT = Context(gate="checkpoint", exit_code=ExitCode.INTERNAL)
-OPTIMIZER_NAME = "optimizer.pt"
-SCHEDULER_NAME = "scheduler.pt"
-TRAINER_STATE_NAME = "trainer_state.json"
 
 
 class CheckpointingTrainer(_Base):
@@ -189,9 +181,9 @@ class CheckpointingTrainer(_Base):
             (folder / REFERENCE).mkdir()
             write_adapter_folder(folder / REFERENCE, unwrapped, adapter=REFERENCE, base_name=base_name)
         optimizer, scheduler = self.optimizer_and_scheduler()
-        torch.save(optimizer.state_dict(), folder / OPTIMIZER_NAME)
-        torch.save(scheduler.state_dict(), folder / SCHEDULER_NAME)
-        self.state.save_to_json(str(folder / TRAINER_STATE_NAME))
+        torch.save(optimizer.state_dict(), folder / OPTIMIZER)
+        torch.save(scheduler.state_dict(), folder / SCHEDULER)
+        self.state.save_to_json(str(folder / TRAINER_STATE))
 
     def _save_own(self, folder: Path) -> Components:
         rank = self.loop.context.rank
@@ -200,7 +192,8 @@ class CheckpointingTrainer(_Base):
         if self.records is not None:
             write_rank_frontiers(folder, self.records.frontiers())
         components = live_components(self)
-        write_state_digests(folder, rank=rank, step=self.state.global_step, components=components)
+        digests = StateDigests(rank=rank, step=self.state.global_step, components=components)
+        write_state_digests(folder, digests)
         return components
 
     def counted(self) -> dict[str, Any]:
@@ -250,10 +243,10 @@ class CheckpointingTrainer(_Base):
             Refusal: If they differ: a loader can restore nothing without an error.
         """
         live = live_tensors_sha256(adapter_tensors(model, adapter))
-        stored = file_tensors_sha256(folder / WEIGHTS_NAME)
+        stored = file_tensors_sha256(folder / ADAPTER_WEIGHTS)
         if live != stored:
             raise CONTEXT.refusal(
-                file=folder / WEIGHTS_NAME,
+                file=folder / ADAPTER_WEIGHTS,
                 found=f"the adapter {adapter!r} has digest {live} after loading",
                 expected=f"digest {stored}, the file's",
                 fix="report this as a defect (CONTRIBUTING.md says where): the installed peft restored something else",
@@ -265,8 +258,8 @@ class CheckpointingTrainer(_Base):
             return
         folder = Path(checkpoint)
         optimizer, scheduler = self.optimizer_and_scheduler()
-        optimizer.load_state_dict(load_tensors(folder / OPTIMIZER_NAME))
-        scheduler.load_state_dict(load_tensors(folder / SCHEDULER_NAME))
+        optimizer.load_state_dict(load_tensors(folder / OPTIMIZER))
+        scheduler.load_state_dict(load_tensors(folder / SCHEDULER))
         self.resumed += ["optimizer", "scheduler"]
 
     def _load_rng_state(self, checkpoint: str | None) -> None:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
 from explicit_learning.rundir.events import append_event
+from explicit_learning.rundir.layout import REFERENCE_ADAPTER
 from explicit_learning.rundir.resume_audit import (
     RankAudit,
-    audit_document,
     audit_faults,
-    audit_file,
+    audit_of,
+    compare_components,
     process_nonce,
     write_audit,
 )
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["REFERENCE", "Auditable", "check_resumed", "live_components", "write_smoke_boundary"]
 
 CONTEXT = Context(gate="checkpoint", exit_code=ExitCode.INTERNAL)
-REFERENCE = "ref"  # TRL's name of the frozen adapter that the KL term is measured from
+REFERENCE = REFERENCE_ADAPTER  # TRL's name of the frozen adapter that the KL term is measured from
 
 
 class Auditable(Protocol):
@@ -90,11 +91,13 @@ def live_components(trainer: Auditable) -> Components:
 def write_smoke_boundary(trainer: Auditable, components: Components, *, checkpoint: str) -> None:
     """Write a smoke run's boundary file, on all ranks together, before the checkpoint is complete."""
     context = trainer.loop.context
+    frontiers = trainer.records.frontiers() if trainer.records is not None else None
     own = RankBoundary(
         rank=context.rank,
         process_nonce=process_nonce(),
         peak_memory_bytes=peak_memory_bytes(trainer.args.device),
-        frontiers=trainer.records.frontiers() if trainer.records is not None else None,
+        ledger=frontiers.ledger if frontiers else None,
+        trace=frontiers.trace if frontiers else None,
         components=components,
     )
     ranks: list[RankBoundary] = gather(own, context.world_size)
@@ -137,24 +140,23 @@ def _audit(trainer: Auditable) -> None:
     context, step = trainer.loop.context, trainer.state.global_step
     manifest = context.manifest
     folder = manifest.run / str(manifest.resume_checkpoint)
+    live = live_components(trainer) | {"counters": trainer.counters_as_loaded}
     own = RankAudit(
         rank=context.rank,
         process_nonce=process_nonce(),
         loaders_called=tuple(trainer.resumed),
         loaders_missing=tuple(_missing(trainer)),
-        at_checkpoint=read_state_digests(folder, context.rank),
-        as_loaded=live_components(trainer) | {"counters": trainer.counters_as_loaded},
+        components=compare_components(read_state_digests(folder, context.rank).components, live),
     )
     ranks: list[RankAudit] = gather(own, context.world_size)
     second_phase = manifest.plan.run_mode == "smoke" and step == SMOKE_STOP_STEP
     boundary = prove_boundary(manifest, [rank.process_nonce for rank in ranks]) if second_phase else None
-    document: dict[str, Any] = audit_document(manifest, ranks, boundary, step=step)
-    file = audit_file(manifest)
+    audit = audit_of(manifest, ranks, boundary, step=step)
     if context.rank == 0:
-        write_audit(manifest.run, manifest, document)
-        data = {"checkpoint": manifest.resume_checkpoint, "audit": file, "passed": document["passed"]}
+        file = write_audit(manifest.run, audit)
+        data = {"checkpoint": audit.checkpoint, "audit": file, "passed": audit.passed}
         append_event(manifest.run, "resume", {"launch_id": manifest.launch_id, **data})
     barrier()
-    if faults := audit_faults(document, file=file):
+    if faults := audit_faults(audit):
         raise Refusal(faults)
-    context.say(f"resume audit of {manifest.resume_checkpoint}: all {len(own.as_loaded)} parts of the state are equal")
+    context.say(f"resume audit of {manifest.resume_checkpoint}: all {len(own.components)} parts of the state are equal")

@@ -119,7 +119,7 @@ def test_a_signal_to_a_waiting_node_stops_all_that_wait(
     time.sleep(1)
     nodes[stopped].process.send_signal(signal.SIGTERM)
     assert [node.code(SOON) for node in nodes] == [ExitCode.STOPPED, ExitCode.STOPPED]
-    assert read_run_manifest(tmp_path / "run")["status"] == "stopped"
+    assert read_run_manifest(tmp_path / "run").status == "stopped"
     again = start(0)
     again.wait_for("starting run")
     again.wait_for("waiting for the others")
@@ -152,7 +152,7 @@ def test_a_node_that_sees_another_run_folder(start: Callable[..., Started], tmp_
 
     first = start(0)
     first.wait_for("waiting for the others")
-    sha256 = read_run_manifest(tmp_path / "run")["run_manifest_sha256"]
+    sha256 = read_run_manifest(tmp_path / "run").run_manifest_sha256
     assert _sees_run(tmp_path / "run", sha256, lambda: True)
     assert not _sees_run(tmp_path / "elsewhere", sha256, lambda: True)
     assert not _sees_run(tmp_path / "run", "0" * 64, lambda: True)

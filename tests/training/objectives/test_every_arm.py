@@ -92,20 +92,20 @@ def test_every_arm_trains_on_two_ranks(trained: dict[str, Trained], arm: str) ->
     plan, run, ranks = trained[arm].plan, trained[arm].run, trained[arm].ranks
     assert [rank["status"] for rank in ranks] == ["completed"] * RANKS
     assert [rank["step"] for rank in ranks] == [plan.optimisation.max_steps] * RANKS
-    facts = [rank["facts"] for rank in ranks]
+    reports = [rank["report"] for rank in ranks]
     # Each rank's live adapter, and the file that one of them wrote.
-    adapters = {fact["final_adapter_tensors_sha256"] for fact in facts}
+    adapters = {report["final_adapter_tensors_sha256"] for report in reports}
     assert adapters == {file_tensors_sha256(run / "final-adapter" / "adapter_model.safetensors")}
-    assert facts[0]["initial_adapter_tensors_sha256"] not in adapters
-    terms = facts[0]["loss_terms"]
-    assert terms == facts[1]["loss_terms"]
+    assert reports[0]["initial_adapter_tensors_sha256"] not in adapters
+    terms = reports[0]["loss_terms"]
+    assert terms == reports[1]["loss_terms"]
     assert all(term["present"] and term["finite"] for term in terms.values())
     assert {name for name, term in terms.items() if term["gradient"]} == TRAINED.get(arm, {"policy"})
     keys = [[sorted(row) for row in rank["logged"]] for rank in ranks]
     assert keys[0] == keys[1]
     assert len(keys[0]) >= plan.optimisation.max_steps
     if not ARMS[arm].is_sft:
-        assert facts[0]["completions"] == RANKS * BATCH * STEPS
+        assert reports[0]["completions"] == RANKS * BATCH * STEPS
 
 
 def test_all_rl_arms_sample_the_same_slots_on_the_same_ranks(trained: dict[str, Trained]) -> None:

@@ -59,7 +59,7 @@ def test_two_ranks_train_what_one_trains(world: World, tmp_path: Path, arm: str)
     keys = [[sorted(row) for row in rank["logged"]] for rank in both]
     assert keys[0] == keys[1]
     assert keys[0][0] == sorted(alone["logged"][0])
-    terms = [rank["facts"]["loss_terms"] for rank in (*both, alone)]
+    terms = [rank["report"]["loss_terms"] for rank in (*both, alone)]
     assert terms[0] == terms[1] == terms[2]
     prefix = f"{arm}/"
     for name in (name for name in both[0]["logged"][0] if name.startswith(prefix)):

@@ -16,7 +16,7 @@ from explicit_learning.accounting.ledger import Ledger
 from explicit_learning.accounting.trace import Trace
 from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.files.hashing import sha256_file, snapshot
-from explicit_learning.rundir.checkpoints import read_mark
+from explicit_learning.rundir.checkpoint_mark import read_mark
 from explicit_learning.training.counters import load_counters
 from explicit_learning.training.state.random_streams import load_random_streams, save_random_streams
 from explicit_learning.training.state.tensor_files import load_tensors
@@ -47,7 +47,7 @@ def run(tmp_path: Path) -> Run:
 
 def reseal(run: Run, folder: Path, step: int) -> None:
     """Seal a folder again, as a careful forger would."""
-    from explicit_learning.rundir.checkpoints import seal_checkpoint
+    from explicit_learning.rundir.checkpoint_mark import seal_checkpoint
 
     assert run.preparation is not None
     seal_checkpoint(folder, run.plan, step=step, run_manifest_sha256=run.preparation.run_manifest_sha256)
