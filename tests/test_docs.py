@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PACKAGE = ROOT / "explicit_learning"
-CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+CONTRACTS: list[dict[str, Any]] = PROJECT["tool"]["importlinter"]["contracts"]
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
@@ -34,7 +35,7 @@ def table(page: str, heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows[2:]]
 
 
-def contract(kind: str) -> dict[str, list[str]]:
+def contract(kind: str) -> dict[str, Any]:
     """Return the one import-linter contract of a kind."""
     [found] = [contract for contract in CONTRACTS if contract["type"] == kind]
     return found
