@@ -11,7 +11,7 @@ import pytest
 
 from explicit_learning.cli import COMMANDS, main
 from explicit_learning.errors import ExitCode
-from explicit_learning.files.resources import PLANS, ROOT
+from explicit_learning.files.resources import PLANS, ROOT, SCHEMAS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -115,6 +115,14 @@ def test_each_command_that_a_page_names_is_one() -> None:
 
 def test_the_readme_lists_every_exit_code() -> None:
     assert [int(cells[0]) for cells in table(README, "Exit codes")] == sorted(ExitCode)
+
+
+@pytest.mark.parametrize("page", [*PAGES, *SCHEMAS.glob("*.schema.json")], ids=lambda page: page.name)
+def test_pages_and_schemas_avoid_the_words_that_the_style_guide_names(page: Path) -> None:
+    text = page.read_text()
+    if page.name == "CONTRIBUTING.md":
+        text = text.replace(text.split("\n## Style\n")[1].split("\n**Refusals.**")[0], "")  # the rule and its examples
+    assert re.findall(r"(?<![Tt]here )\b(?:is|are) no \w+|\bmend\w*|\banew\b|\bhears?\b|\blast words?\b", text) == []
 
 
 def test_the_refusal_in_the_style_guide_is_the_programs(
