@@ -22,8 +22,8 @@ from explicit_learning.files.strict_json import load_json
 from explicit_learning.files.typed_json import from_json
 from explicit_learning.freeze.draft import fill_defaults
 from explicit_learning.freeze.draft_data import DraftData, resolve_data
-from explicit_learning.inputs.code import code_identity
-from explicit_learning.inputs.data import training_faults
+from explicit_learning.inputs.code import code_faults, code_identity
+from explicit_learning.inputs.data import rows_faults
 from explicit_learning.inputs.named import Named, read_inputs
 from explicit_learning.lock.installed import nearest_lock
 from explicit_learning.lock.parse import lock_sha256
@@ -112,13 +112,13 @@ def freeze(
     faults = [replace(fault, file=str(file)) for fault in faults]
     arm = ARMS.get(filled["arm"])
     inputs = _read_inputs(draft, file, sound, arm=arm, lora=None if faults else from_json(Lora, filled["lora"]))
-    faults += [*inputs.faults, *_output_faults(out, file)]
+    faults += [*inputs.faults, *code_faults(), *_output_faults(out, file)]
     if faults or arm is None or inputs.model is None or inputs.prompt is None:
         raise Refusal(faults)
     data = resolve_data(draft["data"], arm, base=file.resolve().parent, out=out, file=str(file))
     plan = _measured(filled, arm, inputs, data, out)
     # What is wrong with the rows is reported together with what is wrong with the plan.
-    too_long = training_faults(
+    unfit = rows_faults(
         replace(inputs, data=data.checked),
         arm=arm,
         generation=from_json(Generation, plan["generation"]),
@@ -128,7 +128,7 @@ def freeze(
     if arm.is_sft:
         counted = count_sft(inputs.model.folder, inputs.prompt.text, data.path(data.training), plan)
         if too_short := _fill_sft(plan, counted, file):
-            raise Refusal([*too_short, *too_long])
+            raise Refusal([*too_short, *unfit])
     code = code_identity()
     plan |= {"code_commit": code.commit, "code_dirty": code.dirty}
     # A plan for GPUs may be frozen anywhere; one for CPUs runs in the environment it is frozen in, whichever that is.
@@ -138,8 +138,8 @@ def freeze(
     plan[FROZEN] = frozen_config_sha256(plan)
     faults = validate(plan, "plan", gate=CONTEXT.gate, file=str(file))
     faults += broken_rules(plan, faults, gate=CONTEXT.gate, file=str(file))
-    if faults or too_long:
-        raise Refusal([*faults, *too_long])
+    if faults or unfit:
+        raise Refusal([*faults, *unfit])
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_json(out, plan)

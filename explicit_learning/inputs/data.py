@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from explicit_learning.inputs.named import Inputs
     from explicit_learning.plan.typed_plan import Data, Generation, HashedFile, Objective
 
-__all__ = ["check_frozen_data", "image_tokens_per_row", "is_as_frozen", "rows_for", "training_faults"]
+__all__ = ["check_frozen_data", "image_tokens_per_row", "is_as_frozen", "rows_faults", "rows_for"]
 
 CONTEXT = Context(gate="data", fix="restore the data that was frozen, or freeze the draft again")
 
@@ -124,7 +124,7 @@ def _identity_faults(data: Data, checked: CheckedDataset, base: Path, context: C
             yield context.fault(pointer=pointer, found=f"the files hash to {measured}", expected=frozen_hash)
 
 
-def training_faults(
+def rows_faults(
     inputs: Inputs,
     *,
     arm: Arm | None,

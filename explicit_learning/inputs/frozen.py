@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from explicit_learning.errors import Context, Refusal
-from explicit_learning.inputs.data import check_frozen_data, is_as_frozen, training_faults
+from explicit_learning.inputs.data import check_frozen_data, is_as_frozen, rows_faults
 from explicit_learning.inputs.named import Inputs, Named, read_inputs
 from explicit_learning.plan.reading import FROZEN, read_plan
 from explicit_learning.plan.typed_plan import (
@@ -63,7 +63,7 @@ def read_frozen_inputs(document: PlanDocument) -> Inputs:
         checked, found = check_frozen_data(data, arm=document.arm, base=base, file=file)
         inputs, faults = replace(inputs, data=checked), faults + found
         try:
-            faults += training_faults(
+            faults += rows_faults(
                 inputs,
                 arm=document.arm,
                 # Rows are measured against the plan's limits only if they are the rows that were frozen.
