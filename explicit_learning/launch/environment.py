@@ -134,7 +134,7 @@ SETTINGS: tuple[Setting, ...] = (
         "and load; and two threads on two busy cores are much slower than one at the sizes that CPU runs have",
     ),
     _forced("MKL_NUM_THREADS", "1", _on_cpu, "overrides OMP_NUM_THREADS in MKL"),
-    _forced("CUDA_VISIBLE_DEVICES", "", _on_cpu, "libraries prefer a GPU they can see, whatever the plan says"),
+    _forced("CUDA_VISIBLE_DEVICES", "", _on_cpu, "libraries prefer a GPU they can see, also for a CPU plan"),
     _default("OMP_NUM_THREADS", _share_of_cores, _on_cuda, "the host's part is image preprocessing: cores over ranks"),
     _default("CUDA_DEVICE_ORDER", "PCI_BUS_ID", _on_cuda, "NVML's order, in which the gates saw the GPUs"),
     _forced("CUBLAS_WORKSPACE_CONFIG", ":4096:8", _strict_on_cuda, "cuBLAS is deterministic only with a fixed one"),

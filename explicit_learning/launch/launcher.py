@@ -127,11 +127,12 @@ def _follow(
 
 
 def _adopt_lock(run: Path) -> None:
+    descriptor = os.environ.pop(LOCK_VARIABLE, "not set")
     try:
-        adopt_run_lock(run, int(os.environ.pop(LOCK_VARIABLE)))
-    except (KeyError, ValueError) as error:
-        found = f"the run is not locked by this process ({error})"
-        raise CONTEXT.refusal(found=found, expected="its lock") from None
+        adopt_run_lock(run, int(descriptor))
+    except (KeyError, ValueError):
+        found = f"the run is not locked by this process ({LOCK_VARIABLE} is {descriptor})"
+        raise CONTEXT.refusal(found=found, expected=f"the open lock file of {run}") from None
 
 
 def _lead(

@@ -170,7 +170,7 @@ def _point_to_the_first_failure(outcomes: dict[int, RankOutcome], ends: Mapping[
     failures = sorted((rank for rank, outcome in outcomes.items() if outcome.status == "failed"), key=order)
     for rank in failures[1:]:
         is_consequence = is_lost_peer(outcomes[rank]) or (rank not in times and rank not in first)
-        message = f"could not go on without rank {failures[0]}" if is_consequence else outcomes[rank].message
+        message = f"could not continue without rank {failures[0]}" if is_consequence else outcomes[rank].message
         outcomes[rank] = replace(outcomes[rank], message=message, exit_code=int(outcomes[failures[0]].code))
 
 

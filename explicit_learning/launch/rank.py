@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["LAUNCHER_VARIABLE", "RankContext", "end_process", "run_rank"]
 
 LAUNCHER_VARIABLE = "EXPLICIT_LAUNCHER_PID"
-CONTEXT = Context(gate="launch", fix="launch with `el run PLAN`, which starts as many ranks as the plan says")
+CONTEXT = Context(gate="launch", fix="launch with `el run PLAN`, which starts the plan's number of ranks")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

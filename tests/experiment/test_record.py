@@ -1,4 +1,4 @@
-"""An experiment goes on in its own folder, and in no other."""
+"""An experiment continues in its own folder, and in no other."""
 
 from __future__ import annotations
 

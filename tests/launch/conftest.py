@@ -87,7 +87,7 @@ def _broken_pipe() -> int:
 
 @pytest.fixture
 def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., AbstractContextManager[Launch]]:
-    """Return a function that starts a launcher whose ranks do what a case of `tests.support.rank_cases` says."""
+    """Return a function that starts a launcher whose ranks run a case of `tests.support.rank_cases`."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))

@@ -66,8 +66,12 @@ def test_a_failed_outcome_ends_the_run_with_its_code(launched: Launched) -> None
         assert launch.wait() == 65
     first, second = launch.outcomes()
     assert (second["message"], second["exit_code"]) == ("the ledger is another run's", 65)
-    assert (first["status"], first["message"], first["exit_code"]) == ("failed", "could not go on without rank 1", 65)
-    assert launch.console() == ("rank 0: could not go on without rank 1\nrank 1: the ledger is another run's\n"), (
+    assert (first["status"], first["message"], first["exit_code"]) == (
+        "failed",
+        "could not continue without rank 1",
+        65,
+    )
+    assert launch.console() == ("rank 0: could not continue without rank 1\nrank 1: the ledger is another run's\n"), (
         "torch's own tables belong in the log"
     )
     assert "exitcode: 65" in (launch.run / "logs" / "launcher.log").read_text()
@@ -80,7 +84,7 @@ def test_an_exception_on_a_rank_is_named_and_its_peer_points_to_it(launched: Lau
     assert second["message"].startswith(
         "disk full: [Errno 28] No space left on device: 'checkpoint-5'; free some space"
     )
-    assert (first["message"], first["exit_code"]) == ("could not go on without rank 1", 74)
+    assert (first["message"], first["exit_code"]) == ("could not continue without rank 1", 74)
     assert "Traceback" in launch.log(1)
     assert "Traceback" not in launch.console()
 
@@ -102,7 +106,7 @@ def test_a_killed_rank_is_named_with_its_log(launched: Launched) -> None:
     assert message.startswith("rank 1 was killed by SIGKILL (the kernel's out-of-memory killer does that")
     assert f"its log is {launch.run / 'logs' / 'rank-1.log'}, which ends:" in message
     assert message.endswith("\n    the last line of a rank")
-    assert launch.outcomes()[0]["message"] == "could not go on without rank 1"
+    assert launch.outcomes()[0]["message"] == "could not continue without rank 1"
 
 
 def test_a_crash_is_traced_in_the_log(launched: Launched) -> None:

@@ -61,7 +61,7 @@ def test_a_rank_that_left_no_outcome_is_the_cause_of_a_lost_peer(tmp_path: Path)
     leave(tmp_path, LOST, None)
     codes = {0: 70, 1: -signal.SIGKILL}
     first, second = outcomes_of(tmp_path, codes, frozenset({0, 1}), None)
-    assert first.message == "could not go on without rank 1"
+    assert first.message == "could not continue without rank 1"
     assert (second.message or "").startswith("rank 1 was killed by SIGKILL")
 
 
@@ -70,7 +70,7 @@ def test_a_rank_that_the_agent_killed_is_a_consequence(tmp_path: Path) -> None:
     codes = {0: -signal.SIGKILL, 1: 65}
     for failed_first in (frozenset({1}), NONE):  # the agent may see a failure before we do
         first, second = outcomes_of(tmp_path, codes, failed_first, None)
-        assert (first.message, first.exit_code) == ("could not go on without rank 1", 65)
+        assert (first.message, first.exit_code) == ("could not continue without rank 1", 65)
         assert (second.message, second.exit_code) == ("the ledger is another run's", 65)
 
 
@@ -99,7 +99,7 @@ def test_a_lost_node_is_the_cause_of_its_peers_ends(tmp_path: Path) -> None:
     leave(tmp_path, LOST, None)
     end = node_end(tmp_path, exit_codes={0: 70}, failed_first=frozenset({0}), kill_reason=None)
     first, second = rank_outcomes(tmp_path, [end], world_size=2)
-    assert first.message == "could not go on without rank 1"
+    assert first.message == "could not continue without rank 1"
     assert (second.message or "").startswith("the launcher of this rank's node ended and sent no report")
     assert (first.status, second.status, second.exit_code) == ("failed", "failed", 70)
 

@@ -95,7 +95,11 @@ class Leader:
         return range(1, self._node.count)
 
     def _admit(self, rank: int, manifest: LaunchManifest) -> dict[str, object]:
-        """Return what the event log says of a node that has joined."""
+        """Check the request of a node that joins, and return what the event log records of it.
+
+        Raises:
+            MultiNodeError: If the request does not come, or does not fit.
+        """
         value = self._store.wait_for(join_request_of(rank), seconds=JOIN_SECONDS, stopped=self._stop_requested)
         request = from_json(JoinRequest, value)
         node = request.node
