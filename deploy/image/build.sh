@@ -35,7 +35,7 @@ fi
 unset ${!GIT_@}
 checkout() { GIT_CEILING_DIRECTORIES=$(dirname -- "$PWD") git -c "safe.directory=$PWD" "$@"; }
 commit=$(checkout rev-parse --verify 'HEAD^{commit}') || {
-    echo "$PWD is not a git clone with a commit: build from one, because the image records the commit of its code" >&2
+    echo "$PWD has no commit: build from a git clone, because the image records the commit of its code" >&2
     exit 66
 }
 changes=$(checkout status --porcelain --untracked-files=normal)

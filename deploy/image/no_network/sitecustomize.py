@@ -20,7 +20,7 @@ def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
     local = event != "socket.getaddrinfo" and getattr(arguments[0], "family", None) == socket.AF_UNIX
     if not local:
         raise PermissionError(
-            f"{event} {arguments[1:]}: the network may not be used while the image's kernels are compiled"
+            f"{event} {arguments[1:]}: nothing may be downloaded while the image's kernels are compiled"
         )
 
 
