@@ -8,7 +8,7 @@ import pytest
 
 from explicit_learning.arms import ARMS as TABLE
 from tests.chaos.test_chaos import ARMS, RANKS, WORKERS
-from tests.support.chaos.array import chains, pairs
+from tests.support.chaos.array import chains, pairs, part_of
 from tests.support.chaos.strikes import POINTS, is_possible
 from tests.support.chaos.worlds import ARMS as KNOWN
 
@@ -38,3 +38,12 @@ def test_it_covers_every_trainer_and_is_as_small_as_it_can_be() -> None:
     assert len(found) == len(ARMS) * len(WORKERS)  # a chain has one arm and one number of workers
     assert sum(map(len, found.values())) == len(ARMS) * len(POINTS)  # a strike has one arm and one point
     assert max(map(len, found.values())) <= 3
+
+
+def test_its_parts_are_equal_and_together_the_whole() -> None:
+    keys = list(chains(ARMS, RANKS, WORKERS))
+    parts = [part_of(keys, f"{number}/3") for number in (1, 2, 3)]
+    assert [len(part) for part in parts] == [5, 5, 5]
+    assert sorted(key for part in parts for key in part) == keys
+    with pytest.raises(ValueError, match="4/3 is not a part"):
+        part_of(keys, "4/3")

@@ -105,6 +105,8 @@ def nvml(nvml_library: Path, tmp_path: Path) -> Nvml:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     """Mount small file systems in memory, where that is permitted."""
+    if shutil.which("mount") is None:
+        pytest.skip("no `mount` to make a small file system with")
     mounted: list[Path] = []
 
     def mount(options: str) -> Path:

@@ -8,15 +8,20 @@ chained, which also shows that a run survives being killed several times.
 from __future__ import annotations
 
 from itertools import combinations, product
+from typing import TYPE_CHECKING, TypeVar
 
 from tests.support.chaos.strikes import POINTS, WAYS, Strike, is_possible
 
-__all__ = ["Key", "Pair", "chains", "pairs"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Key", "Pair", "chains", "pairs", "part_of"]
 
 # Arm, ranks, workers: what the strikes of a chain have in common.
 Key = tuple[str, int, int]
 Row = tuple[str, int, int, str, str]
 Pair = tuple[tuple[int, object], ...]
+Each = TypeVar("Each")
 
 
 def pairs(arms: tuple[str, ...], ranks: tuple[int, ...], workers: tuple[int, ...]) -> frozenset[Pair]:
@@ -42,6 +47,18 @@ def chains(arms: tuple[str, ...], ranks: tuple[int, ...], workers: tuple[int, ..
         chosen.setdefault(best[:3], []).append(best)
         missing -= covered_by[best]
     return {key: _ordered(chain, seed=number) for number, (key, chain) in enumerate(sorted(chosen.items()))}
+
+
+def part_of(everything: Sequence[Each], part: str) -> list[Each]:
+    """Return one of several equal parts, named like ``2/3``; all of them together are everything.
+
+    Raises:
+        ValueError: If there is no such part.
+    """
+    number, count = map(int, part.split("/"))
+    if not 1 <= number <= count:
+        raise ValueError(f"{part} is not a part; the first of three is 1/3")
+    return list(everything[number - 1 :: count])
 
 
 def _rows(arms: tuple[str, ...], ranks: tuple[int, ...], workers: tuple[int, ...]) -> list[Row]:
