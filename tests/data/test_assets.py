@@ -14,7 +14,7 @@ from PIL import Image
 from explicit_learning.data.asset_paths import AssetFolder
 from explicit_learning.data.dataset import check_dataset
 from explicit_learning.errors import Context, Refusal
-from tests.support.datasets import Builder, asset_entry, brief
+from tests.support.dataset_builder import Builder, asset_entry, brief
 
 if TYPE_CHECKING:
     from collections.abc import Callable

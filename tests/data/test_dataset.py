@@ -13,7 +13,7 @@ from explicit_learning.data.dataset import check_dataset, load_dataset_manifest
 from explicit_learning.data.reading import read_slot_rows
 from explicit_learning.errors import ExitCode
 from explicit_learning.files.canonical import sha256_json
-from tests.support.datasets import Builder, brief, image_bytes
+from tests.support.dataset_builder import Builder, brief, image_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path

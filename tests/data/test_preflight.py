@@ -20,7 +20,7 @@ from explicit_learning.data.prompt import prompt_messages
 from explicit_learning.data.rows import ImageRef
 from explicit_learning.errors import Refusal
 from explicit_learning.files.resources import ASSETS, ROOT
-from tests.support.datasets import Builder, brief, image_bytes
+from tests.support.dataset_builder import Builder, brief, image_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ import pytest
 from explicit_learning.data.reading import read_sft_rows, read_slot_rows
 from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.files.jsonl import write_rows
-from tests.support.datasets import Builder, brief
+from tests.support.dataset_builder import Builder, brief
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -25,7 +25,7 @@ from explicit_learning.data.rows import (
 from explicit_learning.data.slots import slot_manifest_sha256, training_order
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.resources import SCHEMAS
-from tests.support.datasets import Builder
+from tests.support.dataset_builder import Builder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

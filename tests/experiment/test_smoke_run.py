@@ -10,7 +10,7 @@ import pytest
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.experiment import smoke_run
 from explicit_learning.launch.signals import StopRequest
-from explicit_learning.rundir.smoke_boundary import BOUNDARY_NAME
+from explicit_learning.rundir.layout import SMOKE_BOUNDARY
 from tests.support.golden_plan import plan_with
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ NODES = {"nnodes": "2", "node_rank": "1", "rdzv_endpoint": "127.0.0.1:29400", "r
 def reach_boundary(run: Path) -> None:
     (run / "checkpoint-5").mkdir(parents=True)
     (run / "checkpoint-5" / "complete.json").write_text("{}")
-    (run / BOUNDARY_NAME).write_text("{}")
+    (run / SMOKE_BOUNDARY).write_text("{}")
 
 
 @pytest.fixture

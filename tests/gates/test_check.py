@@ -16,7 +16,7 @@ from explicit_learning.gates.check import check_plan
 from explicit_learning.gates.trackers import TRACKERS_VARIABLE, named_trackers
 from explicit_learning.inputs.data import image_tokens_per_row
 from explicit_learning.plan.reading import read_plan
-from tests.support.datasets import Builder, image_bytes
+from tests.support.dataset_builder import Builder, image_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from explicit_learning.files.resources import ASSETS, PLANS
 from explicit_learning.freeze.freezing import SftPass, freeze
 from explicit_learning.gates.check import check_plan
 from explicit_learning.plan.reading import FROZEN, frozen_config_sha256, read_plan
-from tests.support.datasets import Builder
+from tests.support.dataset_builder import Builder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

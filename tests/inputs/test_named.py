@@ -22,7 +22,7 @@ from explicit_learning.model_files.folders import adapter_sha256
 from explicit_learning.model_files.headers import ITEM_BYTES
 from explicit_learning.model_files.weights import linear_modules
 from explicit_learning.plan.reading import FROZEN, frozen_config_sha256, read_plan
-from tests.support.datasets import Builder
+from tests.support.dataset_builder import Builder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
+from explicit_learning.completion.launch_end import LaunchEnd
 from explicit_learning.files.atomic import write_json
+from explicit_learning.files.typed_json import to_json
 from explicit_learning.launch.launcher import run_launcher
 from explicit_learning.launch.stop_policy import SHUTDOWN_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from explicit_learning.errors import ExitCode
     from explicit_learning.rundir.launch_manifest import LaunchManifest
     from explicit_learning.rundir.outcome import RankOutcome
 
 
-def after_ranks(manifest: LaunchManifest, outcomes: Sequence[RankOutcome]) -> ExitCode:
-    write_json(manifest.run / "finished.json", [asdict(outcome) for outcome in outcomes])
+def after_ranks(manifest: LaunchManifest, outcomes: Sequence[RankOutcome]) -> LaunchEnd:
+    write_json(manifest.run / "finished.json", to_json(list(outcomes)))
     if "DEFECT" in os.environ:
         raise ValueError("a defect after the ranks")
-    return max(outcome.code for outcome in outcomes)
+    return LaunchEnd(exit_code=max(outcome.code for outcome in outcomes), faults=())
 
 
 if __name__ == "__main__":

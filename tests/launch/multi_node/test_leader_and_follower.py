@@ -13,7 +13,6 @@ import pytest
 
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.typed_json import to_json
-from explicit_learning.launch.multi_node.messages import JoiningNode
 from explicit_learning.launch.multi_node.nodes import MultiNodeError, NodePlace
 from explicit_learning.launch.outcomes import NodeEnd, RankEnd
 from explicit_learning.launch.signals import StopRequest
@@ -21,6 +20,7 @@ from explicit_learning.rundir.events import read_events
 from explicit_learning.rundir.launch_manifest import (
     MANIFEST_SHA256_VARIABLE,
     MANIFEST_VARIABLE,
+    FollowerManifest,
     read_launch_manifest,
     write_launch_manifest,
 )
@@ -55,8 +55,8 @@ class Pair:
             count=2, rank=0, host="127.0.0.1", port=port, rendezvous_id="x", address="127.0.0.1", interface="lo"
         )
 
-    def joining(self, **changes: Any) -> JoiningNode:
-        node = JoiningNode(
+    def joining(self, **changes: Any) -> FollowerManifest:
+        node = FollowerManifest(
             plan=self.manifest.plan,
             run_folder=self.manifest.run_folder,
             paths=replace(self.manifest.paths, model="/where/node/1/has/it"),
@@ -76,7 +76,7 @@ class Pair:
             leader.send_exit_code(code)
 
     def follow(
-        self, joining: JoiningNode, run_ranks: Callable[[LaunchManifest], NodeEnd], *, count: int = 2
+        self, joining: FollowerManifest, run_ranks: Callable[[LaunchManifest], NodeEnd], *, count: int = 2
     ) -> ExitCode:
         from explicit_learning.launch.multi_node.follower import follow
 
