@@ -85,7 +85,7 @@ def test_a_demo_does_not_begin_among_a_stranger_s_files(tmp_path: Path, capsys: 
     (tmp_path / "thesis.tex").write_text("x")
     answer = run_json(capsys, "demo", "--quick", "--out", str(tmp_path))
     assert answer["exit_code"] == 73
-    assert answer["faults"][0]["found"] == "it holds files that are no run: thesis.tex"
+    assert answer["faults"][0]["found"] == "it holds files that do not belong to a run: thesis.tex"
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
