@@ -73,7 +73,7 @@ def paths_named_in(page: str) -> set[str]:
     found = set()
     for name in named:
         first, slash, rest = name.partition("/")
-        if re.search(r"(^|[/.-])[A-Z_]+(/|$)|[{<$]", name):
+        if re.search(r"(^|[/.-])[A-Z_]+(/|$)|[{<$]|^accounting/", name):
             continue  # a placeholder, as in checkpoint-N/ or accounting/rank-R/
         if (slash and first in in_root) or (not slash and re.fullmatch(r"[\w.-]+\.(md|lock|yml|toml|cff)", name)):
             found.add(name)

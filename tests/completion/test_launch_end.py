@@ -69,11 +69,11 @@ def test_the_event_log_holds_what_each_rank_needed(rl: Run) -> None:
     assert last.data == {
         "launch_id": "launch-1",
         "exit_code": 70,
-        "ranks": (
+        "ranks": [
             {"rank": 0, **common, "message": "out of memory", "peak_memory_bytes": 7, "device_seconds": 1.5},
             {"rank": 1, **common, "message": None, "peak_memory_bytes": None, "device_seconds": None},
-        ),
-        "faults": (),
+        ],
+        "faults": [],
     }
 
 

@@ -85,11 +85,11 @@ def test_a_request_crosses_to_the_process_unchanged() -> None:
 def test_a_request_of_a_completed_run(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[tuple[Path, str]] = []
 
-    def check_inputs(path: Path, *, expected: str) -> ResolvedPaths:
+    def frozen_paths(path: Path, *, expected: str) -> ResolvedPaths:
         checked.append((path, expected))
         return PATHS
 
-    monkeypatch.setattr(requests, "check_inputs", check_inputs)
+    monkeypatch.setattr(requests, "frozen_paths", frozen_paths)
     append_event(run, "gates", {"plan_file": str(run.parent / "started.json")})
     fault = refused(lambda: evaluation_of_run(run, "final"))
     assert (fault.found, fault.expected) == ("a run without training-complete.json", "a completed run")
