@@ -110,7 +110,7 @@ def test_an_interrupt_is_answered_as_asked(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("explicit_learning.cli.check.check_plan", interrupted)
+    monkeypatch.setattr("explicit_learning.cli.check.read_plan", interrupted)
     answer = run_json(capsys, "check", str(tmp_path / "plan.json"))
     assert (answer["exit_code"], answer["faults"][0]["fix"]) == (75, "run the same command again")
 
