@@ -47,7 +47,7 @@ def test_rows_carry_what_the_schedule_asks_for(digits: Path) -> None:
     schedule = Schedule(
         slot_ids=tuple(slot.slot_id for slot in slots),
         data_seed=1,
-        geometry=Geometry(batch=8, accumulation=1, ranks=1, generations=4, iterations=2),
+        geometry=Geometry(batch=8, accumulation=1, ranks=1, generations=4, iterations=2, completion_tokens=12),
         steps=4,
     )
     rows = RolloutRows(
