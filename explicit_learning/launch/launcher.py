@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 from explicit_learning.completion.lifecycle import after_ranks
 from explicit_learning.errors import Context, ExitCode, Refusal, json_answer
 from explicit_learning.launch.launch_answer import launch_answer, print_answer, print_line, print_messages
+from explicit_learning.launch.multi_node.messages import read_follower_manifest
 from explicit_learning.launch.multi_node.nodes import MultiNodeError, StopRequestedError, inherited_node_place
 from explicit_learning.launch.outcomes import outcome_of_error, outcome_of_unstarted_rank, rank_outcomes
 from explicit_learning.launch.signals import StopRequest, stop_signals_to
 from explicit_learning.launch.start import FOLDER_PREFIX, LOCK_VARIABLE
 from explicit_learning.launch.stop_policy import SHUTDOWN_SECONDS
-from explicit_learning.rundir.launch_manifest import MANIFEST_VARIABLE, read_launch_document, read_launch_manifest
+from explicit_learning.rundir.launch_manifest import MANIFEST_VARIABLE, read_launch_manifest
 from explicit_learning.rundir.outcome import RankOutcome
 from explicit_learning.rundir.run_lock import adopt_run_lock
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from explicit_learning.launch.multi_node.leader import Leader
+    from explicit_learning.launch.multi_node.messages import FollowerManifest
     from explicit_learning.launch.multi_node.nodes import NodePlace
     from explicit_learning.launch.outcomes import NodeEnd
     from explicit_learning.rundir.launch_manifest import LaunchManifest
@@ -53,8 +55,7 @@ def run_launcher(*, rank_module: str = RANK_MODULE, patience: float = SHUTDOWN_S
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` ignores it on purpose
         signal.signal(signal.SIGHUP, stop.note)
     try:
-        with _private_folder() as folder:
-            answer = _launch(folder, stop, rank_module, patience)
+        answer = _launch(stop, rank_module, patience)
     except Refusal as refusal:
         print_line(str(refusal))
         answer = json_answer(refusal.faults)
@@ -72,23 +73,7 @@ def run_launcher(*, rank_module: str = RANK_MODULE, patience: float = SHUTDOWN_S
     return ExitCode(answer["exit_code"])
 
 
-@contextmanager
-def _private_folder() -> Iterator[Path]:
-    """Yield the launch's private folder, and remove it at the end.
-
-    Raises:
-        Refusal: If the environment names no verified launch manifest.
-    """
-    read_launch_document()
-    folder = Path(os.environ[MANIFEST_VARIABLE]).parent
-    try:
-        yield folder
-    finally:
-        if folder.name.startswith(FOLDER_PREFIX):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _launch(folder: Path, stop: StopRequest, rank_module: str, patience: float) -> dict[str, Any]:
+def _launch(stop: StopRequest, rank_module: str, patience: float) -> dict[str, Any]:
     """Do this node's part of the launch, and return its answer."""
     node = inherited_node_place(os.environ)
 
@@ -97,26 +82,24 @@ def _launch(folder: Path, stop: StopRequest, rank_module: str, patience: float) 
 
         return launch(manifest, folder=folder, stop=stop, rank_module=rank_module, patience=patience, node=node)
 
-    if node is None or node.rank == 0:
-        manifest = read_launch_manifest()
-        _adopt_lock(manifest.run)
+    if node is not None and node.rank > 0:
+        own = read_follower_manifest()
+        with _private_folder() as folder:
+            return _follow(own, node, stop, run_ranks)
+    manifest = read_launch_manifest()
+    with _private_folder() as folder:
         return _lead(manifest, node, stop, run_ranks)
-    from explicit_learning.launch.multi_node.follower import follow
-
-    code = follow(node, stop=stop, run_ranks=run_ranks)
-    if code is ExitCode.DONE:
-        return json_answer([])
-    found, fix = f"the run ended with exit code {int(code)}", "read what node 0 printed"
-    return json_answer([CONTEXT.fault(found=found, expected="all planned steps", fix=fix, exit_code=code)])
 
 
-def _adopt_lock(run: Path) -> None:
-    descriptor = os.environ.pop(LOCK_VARIABLE, "not set")
+@contextmanager
+def _private_folder() -> Iterator[Path]:
+    """Yield the launch's private folder, where the launch manifest is, and remove it at the end."""
+    folder = Path(os.environ[MANIFEST_VARIABLE]).parent
     try:
-        adopt_run_lock(run, int(descriptor))
-    except (KeyError, ValueError):
-        found = f"the run is not locked by this process ({LOCK_VARIABLE} is {descriptor})"
-        raise CONTEXT.refusal(found=found, expected=f"the open lock file of {run}") from None
+        yield folder
+    finally:
+        if folder.name.startswith(FOLDER_PREFIX):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _lead(
@@ -125,7 +108,8 @@ def _lead(
     stop: StopRequest,
     run_ranks: Callable[[LaunchManifest], NodeEnd],
 ) -> dict[str, Any]:
-    """Run all ranks, record how they ended, and return the answer; the process holds the run's lock."""
+    """Run all ranks, record how they ended, and return the answer."""
+    _adopt_lock(manifest.run)
     world_size = manifest.plan.hardware.world_size
     leader: Leader | None = None
     try:
@@ -153,3 +137,25 @@ def _lead(
         if leader is not None:
             leader.send_exit_code(code)
     return launch_answer(manifest.run, code, launch_id=manifest.launch_id)
+
+
+def _follow(
+    own: FollowerManifest, node: NodePlace, stop: StopRequest, run_ranks: Callable[[LaunchManifest], NodeEnd]
+) -> dict[str, Any]:
+    """Run this node's ranks, and return the answer; node 0 explains how the run ended."""
+    from explicit_learning.launch.multi_node.follower import follow
+
+    code = follow(own, node, stop=stop, run_ranks=run_ranks)
+    if code is ExitCode.DONE:
+        return json_answer([])
+    found, fix = f"the run ended with exit code {int(code)}", "read what node 0 printed"
+    return json_answer([CONTEXT.fault(found=found, expected="all planned steps", fix=fix, exit_code=code)])
+
+
+def _adopt_lock(run: Path) -> None:
+    descriptor = os.environ.pop(LOCK_VARIABLE, "not set")
+    try:
+        adopt_run_lock(run, int(descriptor))
+    except (KeyError, ValueError):
+        found = f"the run is not locked by this process ({LOCK_VARIABLE} is {descriptor})"
+        raise CONTEXT.refusal(found=found, expected=f"the open lock file of {run}") from None

@@ -31,7 +31,7 @@ from explicit_learning.gates.output import check_output
 from explicit_learning.gates.trackers import named_trackers
 from explicit_learning.inputs.code import code_identity
 from explicit_learning.launch.environment import rank_environment, scratch_environment
-from explicit_learning.launch.multi_node.messages import JoiningNode
+from explicit_learning.launch.multi_node.messages import FollowerManifest
 from explicit_learning.launch.multi_node.nodes import NODES_VARIABLE
 from explicit_learning.launch.signals import STOP_SIGNALS
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
@@ -84,7 +84,7 @@ def start_launch(plan: Plan, checked: Checked, run: Path, *, node: NodePlace | N
 
 def _start_joining_node(plan: Plan, checked: Checked, run: Path, node: NodePlace) -> NoReturn:
     """Become the launcher of a node that follows node 0, which holds the run."""
-    joining = JoiningNode(
+    joining = FollowerManifest(
         plan=plan,
         run_folder=str(run.resolve()),
         paths=checked.paths,
@@ -136,7 +136,7 @@ def _prepared_launch(
 
 
 def exec_into_launcher(
-    manifest: LaunchManifest | JoiningNode,
+    manifest: LaunchManifest | FollowerManifest,
     environment: Mapping[str, str],
     *,
     lock: RunLock | None,
@@ -162,7 +162,7 @@ def exec_into_launcher(
 
 
 def launch_environment(
-    manifest: LaunchManifest | JoiningNode,
+    manifest: LaunchManifest | FollowerManifest,
     environment: Mapping[str, str],
     *,
     lock: RunLock | None,

@@ -22,7 +22,6 @@ from explicit_learning.launch.multi_node.messages import (
     REPORT_SECONDS,
     RUN_MANIFEST_SHA256,
     STOP_REQUEST,
-    JoiningNode,
     JoinReply,
     JoinRequest,
     join_request_of,
@@ -32,19 +31,16 @@ from explicit_learning.launch.multi_node.messages import (
 from explicit_learning.launch.multi_node.nodes import MultiNodeError, StopRequestedError
 from explicit_learning.launch.multi_node.store import NodeStore
 from explicit_learning.launch.outcomes import NodeEnd, outcome_of_error
-from explicit_learning.rundir.launch_manifest import (
-    MANIFEST_VARIABLE,
-    LaunchManifest,
-    read_launch_document,
-    write_launch_manifest,
-)
+from explicit_learning.rundir.launch_manifest import MANIFEST_VARIABLE, write_launch_manifest
 from explicit_learning.rundir.run_manifest import read_run_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from explicit_learning.launch.multi_node.messages import FollowerManifest
     from explicit_learning.launch.multi_node.nodes import NodePlace
     from explicit_learning.launch.signals import StopRequest
+    from explicit_learning.rundir.launch_manifest import LaunchManifest
 
 __all__ = ["follow"]
 
@@ -57,18 +53,20 @@ CONTEXT = Context(gate="nodes", exit_code=ExitCode.INTERNAL)
 ALL_NODES = "all nodes of the launch, each once"
 
 
-def follow(node: NodePlace, *, stop: StopRequest, run_ranks: Callable[[LaunchManifest], NodeEnd]) -> ExitCode:
+def follow(
+    own: FollowerManifest, node: NodePlace, *, stop: StopRequest, run_ranks: Callable[[LaunchManifest], NodeEnd]
+) -> ExitCode:
     """Join node 0, run this node's ranks, and return the exit code that node 0 sends.
 
     Args:
-        node: This node's place.
+        own: What this node found out by itself.
+        node: Its place.
         stop: Notes the signals that this process gets.
         run_ranks: Runs this node's ranks until they have ended.
 
     Raises:
         Refusal: If no rank is started, or node 0 sends no exit code.
     """
-    own = from_json(JoiningNode, read_launch_document())
     try:
         print_line(f"node {node.rank} of {node.count}: connecting to node 0 at {node.host}:{node.port}")
         store = NodeStore(node, seconds=JOIN_SECONDS, stopped=stop.requested)
@@ -91,7 +89,7 @@ def follow(node: NodePlace, *, stop: StopRequest, run_ranks: Callable[[LaunchMan
     return code
 
 
-def _join(store: NodeStore, node: NodePlace, own: JoiningNode, stop: StopRequest) -> JoinReply:
+def _join(store: NodeStore, node: NodePlace, own: FollowerManifest, stop: StopRequest) -> JoinReply:
     """Ask node 0 to join, and return its reply; a stop signal that comes before it is passed on to node 0."""
     if not store.claim(f"node {node.rank}"):
         raise CONTEXT.refusal(
@@ -113,7 +111,7 @@ def _join(store: NodeStore, node: NodePlace, own: JoiningNode, stop: StopRequest
         raise
 
 
-def _launch_manifest(reply: JoinReply, node: NodePlace, store: NodeStore, own: JoiningNode) -> LaunchManifest:
+def _launch_manifest(reply: JoinReply, node: NodePlace, store: NodeStore, own: FollowerManifest) -> LaunchManifest:
     """Return the launch manifest with this machine's paths, once its ranks can read it too."""
     if reply.manifest is None:
         with suppress(MultiNodeError):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from explicit_learning.files.typed_json import from_json
 from explicit_learning.plan.typed_plan import Plan, ResolvedPaths  # noqa: TC001 - read at run time
-from explicit_learning.rundir.launch_manifest import LaunchManifest  # noqa: TC001 - read at run time
+from explicit_learning.rundir.launch_manifest import LaunchManifest, read_launch_document
 
 __all__ = [
     "EXIT_CODE",
@@ -15,10 +16,11 @@ __all__ = [
     "REPORT_SECONDS",
     "RUN_MANIFEST_SHA256",
     "STOP_REQUEST",
+    "FollowerManifest",
     "JoinReply",
     "JoinRequest",
-    "JoiningNode",
     "join_request_of",
+    "read_follower_manifest",
     "receipt_of",
     "report_of",
 ]
@@ -49,7 +51,7 @@ def receipt_of(rank: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoiningNode:
+class FollowerManifest:
     """What a node other than node 0 finds out by itself; the file that its light process hands to its launcher.
 
     Attributes:
@@ -69,6 +71,15 @@ class JoiningNode:
     image: dict[str, Any]
 
 
+def read_follower_manifest() -> FollowerManifest:
+    """Return the verified manifest of a node that follows node 0.
+
+    Raises:
+        Refusal: If the environment names none, or its hash is another.
+    """
+    return from_json(FollowerManifest, read_launch_document())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest:
     """What a node sends to node 0 to join.
@@ -79,7 +90,7 @@ class JoinRequest:
         sees_run: Whether its run folder is that of node 0.
     """
 
-    node: JoiningNode
+    node: FollowerManifest
     nnodes: int
     sees_run: bool
 

@@ -13,7 +13,7 @@ import pytest
 
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.typed_json import to_json
-from explicit_learning.launch.multi_node.messages import JoiningNode
+from explicit_learning.launch.multi_node.messages import FollowerManifest
 from explicit_learning.launch.multi_node.nodes import MultiNodeError, NodePlace
 from explicit_learning.launch.outcomes import NodeEnd, RankEnd
 from explicit_learning.launch.signals import StopRequest
@@ -55,8 +55,8 @@ class Pair:
             count=2, rank=0, host="127.0.0.1", port=port, rendezvous_id="x", address="127.0.0.1", interface="lo"
         )
 
-    def joining(self, **changes: Any) -> JoiningNode:
-        node = JoiningNode(
+    def joining(self, **changes: Any) -> FollowerManifest:
+        node = FollowerManifest(
             plan=self.manifest.plan,
             run_folder=self.manifest.run_folder,
             paths=replace(self.manifest.paths, model="/where/node/1/has/it"),
@@ -76,12 +76,12 @@ class Pair:
             leader.send_exit_code(code)
 
     def follow(
-        self, joining: JoiningNode, run_ranks: Callable[[LaunchManifest], NodeEnd], *, count: int = 2
+        self, joining: FollowerManifest, run_ranks: Callable[[LaunchManifest], NodeEnd], *, count: int = 2
     ) -> ExitCode:
         from explicit_learning.launch.multi_node.follower import follow
 
         os.environ |= write_launch_manifest(self.folder / "launch.json", to_json(joining))
-        return follow(replace(self.place, rank=1, count=count), stop=StopRequest(), run_ranks=run_ranks)
+        return follow(joining, replace(self.place, rank=1, count=count), stop=StopRequest(), run_ranks=run_ranks)
 
 
 @pytest.fixture
