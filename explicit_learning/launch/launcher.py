@@ -23,13 +23,7 @@ from explicit_learning.launch.outcomes import outcome_of_error, outcome_of_unsta
 from explicit_learning.launch.signals import StopRequest, stop_signals_to
 from explicit_learning.launch.start import FOLDER_PREFIX, LOCK_VARIABLE
 from explicit_learning.launch.stop_policy import SHUTDOWN_SECONDS
-from explicit_learning.rundir.launch_manifest import (
-    MANIFEST_VARIABLE,
-    FollowerManifest,
-    LaunchManifest,
-    read_follower_manifest,
-    read_launch_manifest,
-)
+from explicit_learning.rundir.launch_manifest import MANIFEST_VARIABLE, read_follower_manifest, read_launch_manifest
 from explicit_learning.rundir.outcome import RankOutcome
 from explicit_learning.rundir.run_lock import adopt_run_lock
 
@@ -39,6 +33,7 @@ if TYPE_CHECKING:
     from explicit_learning.launch.multi_node.leader import Leader
     from explicit_learning.launch.multi_node.nodes import NodePlace
     from explicit_learning.launch.outcomes import NodeEnd
+    from explicit_learning.rundir.launch_manifest import FollowerManifest, LaunchManifest
 
 __all__ = ["run_launcher"]
 
@@ -76,9 +71,27 @@ def run_launcher(*, rank_module: str = RANK_MODULE, patience: float = SHUTDOWN_S
     return ExitCode(answer["exit_code"])
 
 
+def _launch(stop: StopRequest, rank_module: str, patience: float) -> dict[str, Any]:
+    """Do this node's part of the launch, and return its answer."""
+    node = inherited_node_place(os.environ)
+
+    def run_ranks(manifest: LaunchManifest) -> NodeEnd:
+        from explicit_learning.launch.agent import launch  # torch: not before signals are handled
+
+        return launch(manifest, folder=folder, stop=stop, rank_module=rank_module, patience=patience, node=node)
+
+    if node is not None and node.rank > 0:
+        own = read_follower_manifest()
+        with _private_folder() as folder:
+            return _follow(own, node, stop, run_ranks)
+    manifest = read_launch_manifest()
+    with _private_folder() as folder:
+        return _lead(manifest, node, stop, run_ranks)
+
+
 @contextmanager
 def _private_folder() -> Iterator[Path]:
-    """Yield the launch's private folder, which holds its manifest, and remove it at the end."""
+    """Yield the launch's private folder, where the launch manifest is, and remove it at the end."""
     folder = Path(os.environ[MANIFEST_VARIABLE]).parent
     try:
         yield folder
@@ -87,61 +100,14 @@ def _private_folder() -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _launch(stop: StopRequest, rank_module: str, patience: float) -> dict[str, Any]:
-    """Do this node's part of the launch, and return its answer.
-
-    Raises:
-        Refusal: If the environment names no verified manifest, the run is not locked, or no rank is started.
-    """
-    node = inherited_node_place(os.environ)
-    own = read_launch_manifest() if node is None or node.rank == 0 else read_follower_manifest()
-    with _private_folder() as folder:
-
-        def run_ranks(manifest: LaunchManifest) -> NodeEnd:
-            from explicit_learning.launch.agent import launch  # torch: not before signals are handled
-
-            return launch(manifest, folder=folder, stop=stop, rank_module=rank_module, patience=patience, node=node)
-
-        if isinstance(own, LaunchManifest):
-            _adopt_lock(own.run)
-            return _lead(own, node, stop, run_ranks)
-        return _follow(own, node, stop, run_ranks)
-
-
-def _follow(
-    own: FollowerManifest,
-    node: NodePlace | None,
-    stop: StopRequest,
-    run_ranks: Callable[[LaunchManifest], NodeEnd],
-) -> dict[str, Any]:
-    """Run the ranks of a node other than node 0, and return the answer."""
-    from explicit_learning.launch.multi_node.follower import follow
-
-    if node is None:
-        raise AssertionError("only a node of several follows another")
-    code = follow(own, node, stop=stop, run_ranks=run_ranks)
-    if code is ExitCode.DONE:
-        return json_answer([])
-    found, fix = f"the run ended with exit code {int(code)}", "read what node 0 printed"
-    return json_answer([CONTEXT.fault(found=found, expected="all planned steps", fix=fix, exit_code=code)])
-
-
-def _adopt_lock(run: Path) -> None:
-    descriptor = os.environ.pop(LOCK_VARIABLE, "not set")
-    try:
-        adopt_run_lock(run, int(descriptor))
-    except (KeyError, ValueError):
-        found = f"the run is not locked by this process ({LOCK_VARIABLE} is {descriptor})"
-        raise CONTEXT.refusal(found=found, expected=f"the open lock file of {run}") from None
-
-
 def _lead(
     manifest: LaunchManifest,
     node: NodePlace | None,
     stop: StopRequest,
     run_ranks: Callable[[LaunchManifest], NodeEnd],
 ) -> dict[str, Any]:
-    """Run all ranks, record how they ended, and return the answer; the process holds the run's lock."""
+    """Run all ranks, record how they ended, and return the answer."""
+    _adopt_lock(manifest.run)
     world_size = manifest.plan.hardware.world_size
     leader: Leader | None = None
     try:
@@ -170,3 +136,25 @@ def _lead(
         if leader is not None:
             leader.send_exit_code(code)
     return json_answer(end.faults, code=code, run=str(manifest.run))
+
+
+def _follow(
+    own: FollowerManifest, node: NodePlace, stop: StopRequest, run_ranks: Callable[[LaunchManifest], NodeEnd]
+) -> dict[str, Any]:
+    """Run this node's ranks, and return the answer; node 0 explains how the run ended."""
+    from explicit_learning.launch.multi_node.follower import follow
+
+    code = follow(own, node, stop=stop, run_ranks=run_ranks)
+    if code is ExitCode.DONE:
+        return json_answer([])
+    found, fix = f"the run ended with exit code {int(code)}", "read what node 0 printed"
+    return json_answer([CONTEXT.fault(found=found, expected="all planned steps", fix=fix, exit_code=code)])
+
+
+def _adopt_lock(run: Path) -> None:
+    descriptor = os.environ.pop(LOCK_VARIABLE, "not set")
+    try:
+        adopt_run_lock(run, int(descriptor))
+    except (KeyError, ValueError):
+        found = f"the run is not locked by this process ({LOCK_VARIABLE} is {descriptor})"
+        raise CONTEXT.refusal(found=found, expected=f"the open lock file of {run}") from None

@@ -42,8 +42,10 @@ from explicit_learning.rundir.run_manifest import read_run_manifest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from explicit_learning.launch.multi_node.messages import FollowerManifest
     from explicit_learning.launch.multi_node.nodes import NodePlace
     from explicit_learning.launch.signals import StopRequest
+    from explicit_learning.rundir.launch_manifest import LaunchManifest
 
 __all__ = ["follow"]
 

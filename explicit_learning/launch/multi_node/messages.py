@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from explicit_learning.rundir.launch_manifest import FollowerManifest, LaunchManifest  # noqa: TC001 - read at run time
+from explicit_learning.rundir.launch_manifest import FollowerManifest, LaunchManifest
 
 __all__ = [
     "EXIT_CODE",
@@ -13,6 +13,7 @@ __all__ = [
     "REPORT_SECONDS",
     "RUN_MANIFEST_SHA256",
     "STOP_REQUEST",
+    "FollowerManifest",
     "JoinReply",
     "JoinRequest",
     "join_request_of",

@@ -81,7 +81,7 @@ class Pair:
         from explicit_learning.launch.multi_node.follower import follow
 
         os.environ |= write_launch_manifest(self.folder / "launch.json", to_json(joining))
-        return follow(replace(self.place, rank=1, count=count), stop=StopRequest(), run_ranks=run_ranks)
+        return follow(joining, replace(self.place, rank=1, count=count), stop=StopRequest(), run_ranks=run_ranks)
 
 
 @pytest.fixture
