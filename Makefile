@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint image image-cpu image-twice image-verified sif test-image test-sif test-nodes run
+.PHONY: help env demo test lint image image-cpu image-twice sif test-image test-sif test-nodes run
 
 # A CPU rank's settings (docs/upstream.md): page faults otherwise cost most of a step's time, and two OpenMP threads on
 # two busy cores are slower than one. Tests are about the CPU, whatever the machine has.
@@ -62,9 +62,6 @@ test-sif: ## convert the CPU image with Apptainer and pass the smoke plan in it
 
 test-nodes: ## two nodes, as two network namespaces with a cable between them; needs root
 	@python="$$(./tools/environment.sh)"; "$$python" -m pytest -m nodes tests/nodes $(ARGS)
-
-image-verified: image-twice test-sif ## both of these, and a note of what they were passed with
-	@deploy/image/inputs.sh >deploy/image/verified
 
 PLAN ?= plan.json
 # What the engine's image ID is a digest of; with docker's containerd store: manifest, or index.

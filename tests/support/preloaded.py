@@ -78,9 +78,9 @@ def start(words: list[str], **options: Any) -> subprocess.Popen[Any]:
     return kind([sys.executable, *words], **options)
 
 
-def run(words: list[str], *, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run ``python WORDS`` to its end and return what it printed."""
-    with start(words, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+def run(words: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run ``python WORDS`` to its end and return what it printed; options as `start` takes them."""
+    with start(words, **options, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         stdout, stderr = process.communicate()
     return subprocess.CompletedProcess(words, process.returncode, stdout, stderr)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +11,7 @@ import pytest
 
 from explicit_learning.files.resources import ROOT
 from explicit_learning.files.schema import validate
+from tests.support import preloaded
 from tests.support.training_runs import launch, write_plan
 
 if TYPE_CHECKING:
@@ -49,24 +48,11 @@ def results(digits_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         FEW,
         {"optimisation": {"logging_interval": 2}},
     )
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "MALLOC_MMAP_THRESHOLD_": "4000000000",
-        "MALLOC_TRIM_THRESHOLD_": "4000000000",
-        "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-        "HF_HUB_OFFLINE": "1",
-    }
+    environment = {**os.environ, **preloaded.SERVER_ENVIRONMENT, "PYTHONPATH": str(ROOT)}
     script = Path(__file__).with_name("broken_resumes.py")
     runs = folder / "runs"
     runs.mkdir()
-    done = subprocess.run(
-        [sys.executable, str(script), str(plan), str(runs)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = preloaded.run([str(script), str(plan), str(runs)], env=environment)
     assert done.returncode == 0, done.stderr[-4000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
