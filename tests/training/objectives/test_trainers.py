@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from explicit_learning.files.typed_json import to_json
+from explicit_learning.plan.rules import SMOKE_STOP_STEP
+from explicit_learning.rundir.layout import checkpoint_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -153,14 +155,14 @@ def test_stopping_and_resuming_changes_not_one_bit(
     from explicit_learning.training import backend
     from tests.support.objective_world import context, frozen
 
-    optimisation = {"max_steps": 4, "save_interval": 2}
+    optimisation = {"max_steps": 6, "save_interval": 6}
     whole, metrics, run = train(arm, optimisation=optimisation)
     changes = {"generation": GENERATION, "optimisation": {**OPTIMISATION, **optimisation}}
     plan, other = frozen(world, arm, f"{tmp_path.name}-resumed", **changes), tmp_path / "resumed"
     other.mkdir()
     shutil.copy(world.folder / f"{tmp_path.name}-resumed.json", other / "plan.json")
-    assert backend.run(context(world, plan, other, stop=2)).status == "stopped"
-    outcome = backend.run(context(world, plan, other, resume="checkpoint-2"))
+    assert backend.run(context(world, plan, other, stop=SMOKE_STOP_STEP)).status == "stopped"
+    outcome = backend.run(context(world, plan, other, resume=checkpoint_name(SMOKE_STOP_STEP)))
     assert outcome.status == "completed"
     assert outcome.report is not None
     assert outcome.report.final_adapter_tensors_sha256 == final_digest(whole)
