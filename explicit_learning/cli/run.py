@@ -15,7 +15,7 @@ from explicit_learning.launch.launch_answer import JSON_VARIABLE
 from explicit_learning.launch.multi_node.nodes import find_node_place
 from explicit_learning.launch.start import start_launch
 from explicit_learning.plan.reading import read_plan
-from explicit_learning.rundir.default_folder import default_run_folder
+from explicit_learning.rundir.layout import default_run_folder
 
 if TYPE_CHECKING:
     import argparse

@@ -194,7 +194,7 @@ def run_stage(run: RunOfStage, stop: StopRequest, *, label: str | None = None) -
     code = run_child(["run", str(run.plan_file), "--out", str(run.folder)], stop, label=label)
     if code != ExitCode.DONE:
         raise CONTEXT.refusal(
-            found=f"{run.folder.name} ended with exit code {code} (logs: {run.folder / 'logs'})",
+            found=f"{run.folder.name} ended with exit code {code} (logs: {run.folder / layout.LOGS})",
             expected="exit code 0",
             fix="read the lines above; the same command again continues",
             exit_code=ExitCode(code) if code in set(ExitCode) else ExitCode.INTERNAL,

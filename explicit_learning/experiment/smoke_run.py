@@ -13,7 +13,7 @@ from explicit_learning.plan.reading import read_plan
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.checkpoints import complete_checkpoints
-from explicit_learning.rundir.default_folder import default_run_folder
+from explicit_learning.rundir.layout import default_run_folder
 from explicit_learning.rundir.resume_audit import read_audits
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from explicit_learning.inputs.code import code_faults
 from explicit_learning.lock import FULL_LOCK
 from explicit_learning.lock.installed import nearest_lock
 from explicit_learning.plan.typed_plan import Hardware
-from explicit_learning.rundir.default_folder import default_runs_folder
+from explicit_learning.rundir.layout import default_runs_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

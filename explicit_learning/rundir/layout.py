@@ -6,7 +6,9 @@ file spells them.
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 
 from explicit_learning.model_files.folders import ADAPTER_FILES
 
@@ -34,6 +36,8 @@ __all__ = [
     "TRAINER_STATE",
     "checkpoint_name",
     "counters_file",
+    "default_run_folder",
+    "default_runs_folder",
     "evaluation_file",
     "frontiers_file",
     "launcher_log",
@@ -73,6 +77,16 @@ SCHEDULER = "scheduler.pt"
 TRAINER_STATE = "trainer_state.json"
 
 _CHECKPOINT = re.compile(r"checkpoint-([1-9][0-9]*)")
+
+
+def default_runs_folder() -> Path:
+    """Return the folder of all runs: ``$EXPLICIT_RUNS``, else ``runs``."""
+    return Path(os.environ.get("EXPLICIT_RUNS") or "runs")
+
+
+def default_run_folder(run_id: str) -> Path:
+    """Return the folder of a run for which none is named."""
+    return default_runs_folder() / run_id
 
 
 def checkpoint_name(step: int) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.files.atomic import write_json
 from explicit_learning.files.strict_json import load_json
+from explicit_learning.rundir.layout import counters_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,14 +56,9 @@ class Counters:
             setattr(self, name, item)
 
 
-def counters_name(rank: int) -> str:
-    """Return the name of a rank's file of counters in a checkpoint."""
-    return f"counters-rank-{rank}.json"
-
-
 def save_counters(folder: Path, rank: int, counters: dict[str, Any]) -> None:
     """Write this rank's counters, the trainer's own included, into a checkpoint that is being made."""
-    write_json(folder / counters_name(rank), counters)
+    write_json(folder / counters_file(rank), counters)
 
 
 def load_counters(folder: Path, rank: int) -> dict[str, Any]:
@@ -71,5 +67,5 @@ def load_counters(folder: Path, rank: int) -> dict[str, Any]:
     Raises:
         Refusal: If the file is missing or is not a JSON object.
     """
-    counters: dict[str, Any] = load_json(folder / counters_name(rank), gate="checkpoint")
+    counters: dict[str, Any] = load_json(folder / counters_file(rank), gate="checkpoint")
     return counters

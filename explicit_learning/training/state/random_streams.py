@@ -9,17 +9,13 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any, cast
 
+from explicit_learning.rundir.layout import random_streams_file
 from explicit_learning.training.state.tensor_files import load_tensors
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["load_random_streams", "random_streams", "restore_random_streams", "save_random_streams"]
-
-
-def random_streams_name(rank: int) -> str:
-    """Return the name of a rank's file of random streams in a checkpoint."""
-    return f"random-streams-rank-{rank}.pt"
 
 
 def random_streams() -> dict[str, Any]:
@@ -70,7 +66,7 @@ def save_random_streams(folder: Path, rank: int) -> None:
     """Write this rank's random streams into a checkpoint that is being made."""
     import torch
 
-    torch.save(random_streams(), folder / random_streams_name(rank))
+    torch.save(random_streams(), folder / random_streams_file(rank))
 
 
 def load_random_streams(folder: Path, rank: int) -> dict[str, Any]:
@@ -79,5 +75,5 @@ def load_random_streams(folder: Path, rank: int) -> dict[str, Any]:
     Raises:
         Refusal: If the file is missing, truncated, or holds anything but plain data.
     """
-    streams: dict[str, Any] = load_tensors(folder / random_streams_name(rank))
+    streams: dict[str, Any] = load_tensors(folder / random_streams_file(rank))
     return streams
