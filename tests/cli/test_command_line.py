@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 from explicit_learning.cli import COMMANDS, main
 from explicit_learning.files.resources import PLANS, ROOT
 from explicit_learning.files.schema import load_schema
-from tests.support.golden_plan import PLAN, plan_with
+from tests.support.plans import PLAN, plan_with
 
 
 def write(path: Path, document: Any) -> str:

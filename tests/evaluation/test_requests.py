@@ -20,7 +20,7 @@ from explicit_learning.evaluation.requests import (
 from explicit_learning.files.typed_json import from_json, to_json
 from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
 from explicit_learning.rundir.events import append_event
-from tests.support.golden_plan import PLAN
+from tests.support.plans import PLAN
 
 if TYPE_CHECKING:
     from collections.abc import Callable

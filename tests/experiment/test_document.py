@@ -13,7 +13,7 @@ from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.experiment.document import OWN_FIELDS, narrow, read_experiment
 from explicit_learning.experiment.runner import SHARED, RunOfStage, comparison_faults, stage_folder
 from explicit_learning.files.resources import PLANS
-from tests.support.golden_plan import PLAN
+from tests.support.plans import PLAN
 
 DEMO = PLANS / "demo" / "experiment.json"
 

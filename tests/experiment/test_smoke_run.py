@@ -11,7 +11,7 @@ from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.experiment import smoke_run
 from explicit_learning.launch.signals import StopRequest
 from explicit_learning.rundir.layout import SMOKE_BOUNDARY
-from tests.support.golden_plan import plan_with
+from tests.support.plans import plan_with
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from explicit_learning.experiment.runner import RunOfStage, freeze_stage
 from explicit_learning.files.resources import PLANS
 from explicit_learning.plan.reading import FROZEN, frozen_config_sha256
 from tests.support.finished_run import Run, plan_document
-from tests.support.golden_plan import PLAN, plan_with
+from tests.support.plans import PLAN, plan_with
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ import pytest
 from explicit_learning.files.resources import ASSETS
 from explicit_learning.freeze.draft_data import write_digits
 from tests.support.namespaces import Node, two_nodes
-from tests.support.training_runs import write_plan
+from tests.support.plans import write_plan
 
 if TYPE_CHECKING:
     import subprocess

@@ -14,7 +14,7 @@ from explicit_learning.files.schema import load_schema
 from explicit_learning.files.typed_json import field_names
 from explicit_learning.plan.reading import load_plan, read_plan
 from explicit_learning.plan.typed_plan import Plan
-from tests.support.golden_plan import PLAN, plan_with
+from tests.support.plans import PLAN, plan_with
 
 if TYPE_CHECKING:
     from pathlib import Path

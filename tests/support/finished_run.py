@@ -17,16 +17,15 @@ from explicit_learning.accounting.rows import SampledCompletion, ScoredCompletio
 from explicit_learning.accounting.trace import Trace
 from explicit_learning.completion.lifecycle import Preparation, prepare_run
 from explicit_learning.files.canonical import canonical_bytes
-from explicit_learning.files.resources import SCHEMAS
 from explicit_learning.files.typed_json import from_json
 from explicit_learning.inputs.code import CodeIdentity
 from explicit_learning.model_files.tensors import file_tensors_sha256
-from explicit_learning.plan.reading import frozen_config_sha256
 from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
 from explicit_learning.rundir.checkpoint_mark import seal_checkpoint, write_rank_frontiers
 from explicit_learning.rundir.launch_manifest import LaunchManifest
 from explicit_learning.rundir.outcome import RankOutcome
 from explicit_learning.rundir.rank_report import LossTerm, RankReport
+from tests.support.plans import plan_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,24 +41,16 @@ IMAGE = {"digests": dict.fromkeys(("index", "manifest", "config", "sif"), UNKNOW
 
 
 def plan_document(**changes: Any) -> dict[str, Any]:
-    """Return a frozen plan: three steps of two ranks with two groups of two completions each; dots lead into groups."""
-    document: dict[str, Any] = json.loads((SCHEMAS / "examples" / "plan.json").read_text())
-    defaults = {
-        "optimisation.max_steps": STEPS,
-        "optimisation.per_device_batch_size": BATCH,
-        "optimisation.save_interval": 1,
-        "generation.num_generations": GENERATIONS,
-        "hardware.world_size": RANKS,
-        "budget.max_completion_tokens_per_run": 300,
+    """Return a frozen plan: three steps, two ranks, two groups of two completions each; ``__`` leads into groups."""
+    size = {
+        "optimisation__max_steps": STEPS,
+        "optimisation__per_device_batch_size": BATCH,
+        "optimisation__save_interval": 1,
+        "generation__num_generations": GENERATIONS,
+        "hardware__world_size": RANKS,
+        "budget__max_completion_tokens_per_run": 300,
     }
-    for name, value in (defaults | {name.replace("__", "."): value for name, value in changes.items()}).items():
-        *groups, last = name.split(".")
-        holder = document
-        for group in groups:
-            holder = holder[group]
-        holder[last] = value
-    document["frozen_config_sha256"] = frozen_config_sha256(document)
-    return document
+    return plan_with({f"/{name.replace('__', '/')}": value for name, value in (size | changes).items()})
 
 
 def sft_document(**changes: Any) -> dict[str, Any]:

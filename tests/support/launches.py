@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.files.resources import SCHEMAS
 from explicit_learning.files.typed_json import from_json
 from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
 from explicit_learning.rundir.launch_manifest import LaunchManifest
+from tests.support.plans import plan_with
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,9 +23,8 @@ PATHS = ResolvedPaths(
 
 
 def plan(*, determinism: str = "seeded", **hardware: Any) -> Plan:
-    document: dict[str, Any] = json.loads((SCHEMAS / "examples" / "plan.json").read_text())
-    document["hardware"] |= hardware
-    return from_json(Plan, document | {"determinism": determinism})
+    changes = {f"/hardware/{name}": value for name, value in hardware.items()}
+    return from_json(Plan, plan_with({"/determinism": determinism} | changes))
 
 
 def launch_manifest(run: Path, world_size: int) -> LaunchManifest:

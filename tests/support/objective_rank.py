@@ -22,7 +22,7 @@ def main(world: Path, *places: Path) -> None:
     from explicit_learning.training import backend
     from explicit_learning.training.objectives.evi_po_trainer import EviPoTrainer
     from explicit_learning.training.state.checkpointing import CheckpointingTrainer
-    from tests.support.objective_world import World, context
+    from tests.support.objective_world import ObjectiveWorld, context
 
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
@@ -44,7 +44,7 @@ def main(world: Path, *places: Path) -> None:
     for plan, run in zip(places[::2], places[1::2], strict=True):
         logged.clear()
         groups.clear()
-        place = context(World(folder=world), from_json(Plan, json.loads(plan.read_text())), run, rank=rank)
+        place = context(ObjectiveWorld(folder=world), from_json(Plan, json.loads(plan.read_text())), run, rank=rank)
         outcome = backend.run(place)
         result = {"status": outcome.status, "step": outcome.optimizer_step, "report": to_json(outcome.report)}
         result |= {"logged": logged, "groups_per_pass": groups}

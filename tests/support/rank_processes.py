@@ -13,10 +13,12 @@ from tests.support.preloaded import SERVER_ENVIRONMENT, start
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.objective_world import World
+    from tests.support.objective_world import ObjectiveWorld
 
 
-def run_ranks(world: World, runs: dict[str, Path], *, ranks: int, patience_seconds: float) -> dict[str, list[Any]]:
+def run_ranks(
+    world: ObjectiveWorld, runs: dict[str, Path], *, ranks: int, patience_seconds: float
+) -> dict[str, list[Any]]:
     """Train plans of a world one after another on several processes; return what each rank wrote, by plan.
 
     Args:

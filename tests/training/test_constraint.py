@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from explicit_learning.data.answers import ANSWER_SCHEMA_REGEX, parse_answer
-from tests.support.training_runs import MODEL
+from tests.support.plans import MODEL
 
 if TYPE_CHECKING:
     from explicit_learning.training.constraint import Constraint

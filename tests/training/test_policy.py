@@ -12,7 +12,7 @@ from explicit_learning.errors import Refusal
 from explicit_learning.files.typed_json import from_json
 from explicit_learning.model_files.weights import linear_modules
 from explicit_learning.plan.typed_plan import Plan
-from tests.support.training_runs import MODEL, write_plan
+from tests.support.plans import MODEL, write_plan
 
 if TYPE_CHECKING:
     from pathlib import Path

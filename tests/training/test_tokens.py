@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from explicit_learning.data.reading import read_sft_rows
 from explicit_learning.training.tokens import loss_token_counts, sft_order, sft_prefix
-from tests.support.training_runs import MODEL
+from tests.support.plans import MODEL
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,7 @@ from explicit_learning.errors import ExitCode
 from explicit_learning.files.resources import ASSETS, ROOT
 from explicit_learning.freeze.draft_data import write_digits
 from explicit_learning.rundir.run_manifest import read_run_manifest
-from tests.support.training_runs import write_plan
+from tests.support.plans import write_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

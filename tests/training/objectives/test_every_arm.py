@@ -54,10 +54,10 @@ class Trained:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
     """Train every arm from the embedded adapter, one after another on the same pair of processes."""
-    from tests.support.objective_world import World, frozen
+    from tests.support.objective_world import ObjectiveWorld, freeze_plan
 
     folder = tmp_path_factory.mktemp("arms")
-    world = World(folder=folder / "world")
+    world = ObjectiveWorld(folder=folder / "world")
     shutil.copytree(ASSETS / "tiny-vlm" / "model", world.model)
     shutil.copytree(ASSETS / "tiny-vlm" / "sft-adapter", world.adapter)
     write_dataset(world.data, seed=0, size=Size(sft_items=24, slot_groups=6, evaluation_groups=4))
@@ -66,7 +66,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
         optimisation: dict[str, Any] = {"per_device_batch_size": BATCH, "save_interval": STEPS}
         if not arm.is_sft:
             optimisation["max_steps"] = STEPS
-        plans[name] = frozen(
+        plans[name] = freeze_plan(
             world,
             name,
             name,

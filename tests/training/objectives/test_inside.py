@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.support.objective_world import World
+    from tests.support.objective_world import ObjectiveWorld
 
 pytestmark = [pytest.mark.objectives, pytest.mark.training]
 
@@ -18,12 +18,12 @@ Look = "Callable[[Any, Any, dict[str, Any]], None]"
 
 
 @pytest.fixture
-def look_inside(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+def look_inside(world: ObjectiveWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """Return a function that trains an arm for one step, calls back before each loss, and counts the calls."""
     from explicit_learning.training import backend
     from explicit_learning.training.objectives.evi_po_trainer import EviPoTrainer
     from explicit_learning.training.objectives.papo_trainer import PapoTrainer
-    from tests.support.objective_world import context, frozen
+    from tests.support.objective_world import context, freeze_plan
 
     def run(arm: str, look: Callable[[Any, Any, dict[str, Any]], None], **objective: Any) -> int:
         kind = PapoTrainer if arm == "papo" else EviPoTrainer
@@ -36,7 +36,7 @@ def look_inside(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
         with monkeypatch.context() as patch:
             patch.setattr(kind, "_compute_loss", looking)
-            plan = frozen(
+            plan = freeze_plan(
                 world,
                 arm,
                 f"{tmp_path.name}-{arm}-{len(list(tmp_path.iterdir()))}",
@@ -153,7 +153,7 @@ def test_scores_and_states_equal_those_of_a_plain_forward_per_row(look_inside: C
     assert look_inside("evi_po", look) == 2
 
 
-def test_tokens_of_real_candidates(world: World) -> None:
+def test_tokens_of_real_candidates(world: ObjectiveWorld) -> None:
     from transformers import AutoTokenizer
 
     from explicit_learning.training.objectives.candidates import tokenise_candidates

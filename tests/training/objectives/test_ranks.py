@@ -11,7 +11,7 @@ from tests.support.rank_processes import run_ranks
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.objective_world import World
+    from tests.support.objective_world import ObjectiveWorld
 
 pytestmark = [pytest.mark.objectives, pytest.mark.training]
 
@@ -19,9 +19,11 @@ PATIENCE_SECONDS = 240
 GENERATION = {"num_generations": 8, "max_completion_tokens": 12, "max_prompt_tokens": 96}
 
 
-def train(world: World, run: Path, arm: str, *, ranks: int, batch: int, accumulation: int) -> list[dict[str, Any]]:
+def train(
+    world: ObjectiveWorld, run: Path, arm: str, *, ranks: int, batch: int, accumulation: int
+) -> list[dict[str, Any]]:
     """Train two steps on several processes; return what each rank wrote."""
-    from tests.support.objective_world import frozen
+    from tests.support.objective_world import freeze_plan
 
     name = f"{run.parent.name}-{run.name}"
     optimisation = {
@@ -34,7 +36,9 @@ def train(world: World, run: Path, arm: str, *, ranks: int, batch: int, accumula
         {"papo": {"recipe": "papo_d", "gamma": 0.5}} if arm == "papo" else {"evi_po": {"max_rows_per_forward": 7}}
     )
     hardware = {"world_size": ranks}
-    frozen(world, arm, name, generation=GENERATION, optimisation=optimisation, objective=objective, hardware=hardware)
+    freeze_plan(
+        world, arm, name, generation=GENERATION, optimisation=optimisation, objective=objective, hardware=hardware
+    )
     return run_ranks(world, {name: run}, ranks=ranks, patience_seconds=PATIENCE_SECONDS)[name]
 
 
@@ -46,7 +50,7 @@ def adapter(run: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("arm", ["papo", "evi_po"])
-def test_two_ranks_train_what_one_trains(world: World, tmp_path: Path, arm: str) -> None:
+def test_two_ranks_train_what_one_trains(world: ObjectiveWorld, tmp_path: Path, arm: str) -> None:
     # A rank's backward passes have two rows, a group has eight: most passes hold no group's row of generation 0, and
     # the two ranks' shuffles differ.
     both = train(world, tmp_path / "two", arm, ranks=2, batch=2, accumulation=8)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from tests.support.objective_world import World
+    from tests.support.objective_world import ObjectiveWorld
 
 pytestmark = [pytest.mark.objectives, pytest.mark.training]
 
@@ -28,10 +28,10 @@ Run = tuple[dict[str, Any], list[dict[str, Any]], "Path"]
 
 
 @pytest.fixture
-def train(world: World, tmp_path: Path) -> Callable[..., Run]:
+def train(world: ObjectiveWorld, tmp_path: Path) -> Callable[..., Run]:
     """Return a function that trains a plan of an arm; it gives report, metrics and run folder."""
     from explicit_learning.training import backend
-    from tests.support.objective_world import context, frozen
+    from tests.support.objective_world import context, freeze_plan
 
     count = iter(range(100))
 
@@ -40,7 +40,7 @@ def train(world: World, tmp_path: Path) -> Callable[..., Run]:
         for group, change in changes.items():
             merged[group] = {**merged.get(group, {}), **change}
         name = f"{arm}-{next(count)}"
-        plan = frozen(world, arm, f"{tmp_path.name}-{name}", **merged)
+        plan = freeze_plan(world, arm, f"{tmp_path.name}-{name}", **merged)
         outcome = backend.run(context(world, plan, tmp_path / name))
         assert outcome.status == "completed"
         lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
@@ -150,15 +150,15 @@ def test_a_step_that_changes_nothing_is_reported(train: Callable[..., Run]) -> N
 
 @pytest.mark.parametrize("arm", ["papo", "evi_po"])
 def test_stopping_and_resuming_changes_not_one_bit(
-    train: Callable[..., Run], world: World, tmp_path: Path, arm: str
+    train: Callable[..., Run], world: ObjectiveWorld, tmp_path: Path, arm: str
 ) -> None:
     from explicit_learning.training import backend
-    from tests.support.objective_world import context, frozen
+    from tests.support.objective_world import context, freeze_plan
 
     optimisation = {"max_steps": 6, "save_interval": 6}
     whole, metrics, run = train(arm, optimisation=optimisation)
     changes = {"generation": GENERATION, "optimisation": {**OPTIMISATION, **optimisation}}
-    plan, other = frozen(world, arm, f"{tmp_path.name}-resumed", **changes), tmp_path / "resumed"
+    plan, other = freeze_plan(world, arm, f"{tmp_path.name}-resumed", **changes), tmp_path / "resumed"
     other.mkdir()
     shutil.copy(world.folder / f"{tmp_path.name}-resumed.json", other / "plan.json")
     assert backend.run(context(world, plan, other, stop=SMOKE_STOP_STEP)).status == "stopped"
