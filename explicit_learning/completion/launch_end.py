@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 __all__ = ["LaunchEnd", "agreed_status", "end_faults", "end_record", "exit_code_of_ranks", "unrecorded_fault"]
 
-AGAIN = "run the same command again: it goes on from the newest checkpoint"
+AGAIN = "run the same command again: it continues from the newest checkpoint"
+FROM_THE_BEGINNING = "run the same command again: it starts from the beginning"
+UNEXPLAINED = (
+    "read that log; fix what it names and run the same command again, or report this as a defect with the log "
+    "(CONTRIBUTING.md says where)"
+)
 CONTEXT = Context(gate="run")
 
 
@@ -56,12 +61,16 @@ def end_faults(run: Path, code: ExitCode, outcomes: Sequence[RankOutcome]) -> tu
         outcomes: Each rank's outcome, by rank.
     """
     context = Context(gate="run", file=str(run), exit_code=code)
-    at, expected = outcomes[0].checkpoint or "no checkpoint", "all planned steps"
+    at, expected = outcomes[0].checkpoint, "all planned steps"
     if code is ExitCode.STOPPED:
-        return (context.fault(found=f"stopped at {at}", expected=expected, fix=AGAIN),)
+        found = f"stopped at {at}" if at else "stopped before the first checkpoint"
+        return (context.fault(found=found, expected=expected, fix=AGAIN if at else FROM_THE_BEGINNING),)
     if code is ExitCode.BUDGET_EXHAUSTED:
+        found = f"the token budget ended at {at}" if at else "the token budget ended before the first checkpoint"
         fix = "freeze a plan with a larger budget.max_completion_tokens_per_run"
-        return (context.fault(found=f"the token budget ended at {at}", expected=expected, fix=fix),)
+        return (context.fault(found=found, expected=expected, fix=fix),)
+    if explained := tuple(dict.fromkeys(fault for outcome in outcomes for fault in outcome.faults)):
+        return explained
     by_message: dict[str, list[int]] = {}
     for rank, outcome in enumerate(outcomes):
         by_message.setdefault(outcome.message or f"{outcome.status}, without a message", []).append(rank)
@@ -70,7 +79,7 @@ def end_faults(run: Path, code: ExitCode, outcomes: Sequence[RankOutcome]) -> tu
             file=run / layout.rank_log(ranks[0]),
             found=f"rank {', '.join(map(str, ranks))}: {message}",
             expected=expected,
-            fix=f"read that log, fix what it names, then {AGAIN}",
+            fix=UNEXPLAINED if code is ExitCode.INTERNAL else f"read that log, fix what it names, then {AGAIN}",
         )
         for message, ranks in by_message.items()
     )

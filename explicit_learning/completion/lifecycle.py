@@ -282,7 +282,7 @@ def _unchanged_manifest(manifest: LaunchManifest) -> RunManifest:
             file=manifest.run / layout.RUN_MANIFEST,
             found=found.run_manifest_sha256,
             expected=expected,
-            fix="start the run again: its run manifest changed while it was up",
+            fix=f"restore {layout.RUN_MANIFEST} from a copy: it was changed during the run; or {OTHER_FOLDER}",
         )
     return found
 

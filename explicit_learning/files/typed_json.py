@@ -10,6 +10,7 @@ import types
 import typing
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
+from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -162,6 +163,8 @@ def _converter(hint: Any) -> Convert | None:  # noqa: ANN401 - annotations of an
             converters[list] = tuple if item is None else partial(_tuple_of, item)
         elif option is float and int not in options:
             converters[int] = float
+        elif isinstance(option, type) and issubclass(option, IntEnum):
+            converters[int] = option
     if not converters:
         return None
     return lambda value: converters.get(type(value), _unchanged)(value)

@@ -170,8 +170,10 @@ def _point_to_the_first_failure(outcomes: dict[int, RankOutcome], ends: Mapping[
     failures = sorted((rank for rank, outcome in outcomes.items() if outcome.status == "failed"), key=order)
     for rank in failures[1:]:
         is_consequence = is_lost_peer(outcomes[rank]) or (rank not in times and rank not in first)
-        message = f"could not continue without rank {failures[0]}" if is_consequence else outcomes[rank].message
-        outcomes[rank] = replace(outcomes[rank], message=message, exit_code=int(outcomes[failures[0]].code))
+        if is_consequence:
+            message = f"could not continue without rank {failures[0]}"
+            outcomes[rank] = replace(outcomes[rank], message=message, faults=())
+        outcomes[rank] = replace(outcomes[rank], exit_code=int(outcomes[failures[0]].code))
 
 
 def outcome_of_unstarted_rank(run: Path, reason: str) -> RankOutcome:
@@ -213,7 +215,7 @@ def outcome_of_error(error: BaseException) -> RankOutcome:
     """Return the outcome of a rank whose training raised ``error``; its causes are looked at too."""
     for link in _chain(error):
         if isinstance(link, Refusal):
-            return _failure(str(link), link.exit_code)
+            return replace(_failure(str(link), link.exit_code), faults=link.faults)
         if message := _named(link):
             return _failure(message, ExitCode.IO if message.startswith("disk full") else ExitCode.INTERNAL)
         if isinstance(link, OSError) and link.errno == errno.EIO:
@@ -221,7 +223,7 @@ def outcome_of_error(error: BaseException) -> RankOutcome:
         if isinstance(link, OSError) and link.errno in OUTPUT_FIXES and isinstance(link.filename, str):
             where, usable = Path(link.filename), "what a run can put there and use"
             fault = write_fault(link, where, gate="run", expected=usable)
-            return _failure(str(fault), fault.exit_code)
+            return replace(_failure(str(fault), fault.exit_code), faults=(fault,))
     return _failure(f"{type(error).__name__}: {error}")
 
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from explicit_learning.accounting.frontier import RankFrontiers
-from explicit_learning.errors import Context, Fault, Refusal, found_text
+from explicit_learning.errors import Context, ExitCode, Fault, Refusal, found_text
 from explicit_learning.files.atomic import fsync_file, fsync_folder
 from explicit_learning.files.hashing import hash_files
 from explicit_learning.files.typed_json import document, read_document, write_document
 from explicit_learning.plan.geometry import Geometry
-from explicit_learning.rundir.layout import CHECKPOINT_MARK, frontiers_file, step_of
+from explicit_learning.rundir.layout import CHECKPOINT_MARK, checkpoint_name, frontiers_file, step_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -165,9 +165,11 @@ def _read_rank_frontiers(path: Path, rank: int) -> RankFrontiers:
     if frontiers.rank != rank or (ledger.rows, ledger.tokens) != (trace.rows, trace.tokens):
         raise CONTEXT.refusal(
             file=path,
-            found=f"rank {frontiers.rank}, ledger at row {ledger.rows:,} and trace at row {trace.rows:,}",
-            expected=f"rank {rank}, both at the same row",
+            found=f"rank {frontiers.rank}, ledger at row {ledger.rows:,} with {ledger.tokens:,} tokens, "
+            f"trace at row {trace.rows:,} with {trace.tokens:,} tokens",
+            expected=f"rank {rank}, ledger and trace at the same row with the same tokens",
             fix="report this as a defect (CONTRIBUTING.md says where): the trainer must append to both before it saves",
+            exit_code=ExitCode.INTERNAL,
         )
     return frontiers
 
@@ -184,12 +186,10 @@ def _identity_faults(
     }
     for name, value in expected.items():
         if (found := getattr(mark, name)) != value:
-            yield context.fault(
-                pointer=f"/{name}",
-                found=found_text(found),
-                expected=found_text(value),
-                fix="this checkpoint belongs to another run: remove it, or resume that run",
-            )
+            fix = "remove the folder from this run: it is a checkpoint of another run"
+            if name == "step":
+                fix = f"rename the folder to {checkpoint_name(mark.step)}: it has been renamed"
+            yield context.fault(pointer=f"/{name}", found=found_text(found), expected=found_text(value), fix=fix)
 
 
 def _frontier_faults(context: Context, mark: CheckpointMark, plan: Plan) -> Iterator[Fault]:

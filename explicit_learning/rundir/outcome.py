@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from explicit_learning.errors import ExitCode
+from explicit_learning.errors import ExitCode, Fault
 from explicit_learning.files.typed_json import document, read_document, write_document
 from explicit_learning.rundir.rank_report import RankReport
 
@@ -41,6 +41,7 @@ class RankOutcome:
         optimizer_step: Optimizer steps done in the run so far; ``None`` where a rank failed before it could count.
         checkpoint: Name of the newest complete checkpoint, if any.
         message: For people, when something went wrong.
+        faults: The same for programs, where the rank itself can explain it: what was found, and what to do.
         exit_code: The code where the status's own does not fit (a refusal on a rank, for example).
         peak_memory_bytes: Highest memory of this rank in this launch; ``None`` where it was not measured.
         device_seconds: Time from this launch's first step to its last; ``None`` where it was not measured.
@@ -55,6 +56,7 @@ class RankOutcome:
     peak_memory_bytes: int | None = None
     device_seconds: float | None = None
     report: RankReport | None = None
+    faults: tuple[Fault, ...] = ()
 
     @property
     def code(self) -> ExitCode:

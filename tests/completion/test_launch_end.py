@@ -9,7 +9,7 @@ import pytest
 from explicit_learning.completion import lifecycle
 from explicit_learning.completion.launch_end import end_faults
 from explicit_learning.completion.lifecycle import after_ranks
-from explicit_learning.errors import ExitCode, json_answer
+from explicit_learning.errors import ExitCode, Fault, json_answer
 from explicit_learning.files.schema import validate
 from explicit_learning.rundir.events import read_events
 from explicit_learning.rundir.outcome import RankOutcome
@@ -50,6 +50,30 @@ def test_ranks_that_failed_are_named_by_message(tmp_path: Path) -> None:
     expected = ["rank 0, 2: lost rank 1", "rank 1: out of memory", "rank 3: failed, without a message"]
     assert [fault.found for fault in faults] == expected
     assert [fault.file for fault in faults] == [str(tmp_path / "logs" / f"rank-{rank}.log") for rank in (0, 1, 3)]
+
+
+def test_a_rank_that_refuses_keeps_its_own_faults(tmp_path: Path) -> None:
+    fault = Fault(gate="resume-audit", file="f", found="unequal", expected="equal", fix="do not use this run")
+    outcomes = [
+        failed("unequal", faults=(fault,)),
+        failed("could not continue without rank 0"),
+        failed(faults=(fault,)),
+    ]
+    assert end_faults(tmp_path, ExitCode.CONTRACT, outcomes) == (fault,)
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"), [(ExitCode.INTERNAL, "report this as a defect"), (ExitCode.IO, "fix what it names, then run")]
+)
+def test_an_error_that_has_no_name_is_to_be_reported(tmp_path: Path, code: ExitCode, advice: str) -> None:
+    (fault,) = end_faults(tmp_path, code, [failed("KeyError: 'x'")])
+    assert advice in fault.fix
+
+
+def test_a_stop_before_the_first_checkpoint_leads_to_the_beginning(tmp_path: Path) -> None:
+    (fault,) = end_faults(tmp_path, ExitCode.STOPPED, [RankOutcome(status="stopped", optimizer_step=0)])
+    assert fault.found == "stopped before the first checkpoint"
+    assert fault.fix == "run the same command again: it starts from the beginning"
 
 
 def test_a_complete_run_has_no_faults(rl: Run) -> None:

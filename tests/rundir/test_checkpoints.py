@@ -95,8 +95,9 @@ def test_ledger_and_trace_must_stand_at_the_same_row(rl: Run) -> None:
     first, second = rl.sample(range(1))
     folder = rl.checkpoint(1, [first], seal=False)
     write_rank_frontiers(folder, dataclasses.replace(second, trace=dataclasses.replace(second.trace, rows=3)))
-    with pytest.raises(Refusal, match="ledger at row 4 and trace at row 3"):
+    with pytest.raises(Refusal, match=r"ledger at row 4 with \d+ tokens, trace at row 3") as caught:
         seal_checkpoint(folder, rl.plan, step=1, run_manifest_sha256="0" * 64)
+    assert caught.value.exit_code == ExitCode.INTERNAL
     assert newest_complete(rl.folder) is None
 
 
