@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from explicit_learning.errors import ExitCode, Refusal
-from explicit_learning.files.typed_json import to_json
+from explicit_learning.files.resources import SCHEMAS
+from explicit_learning.files.typed_json import from_json
 from explicit_learning.launch.multi_node.nodes import MultiNodeError, NodePlace
 from explicit_learning.launch.outcomes import NodeEnd, RankEnd
 from explicit_learning.launch.signals import StopRequest
@@ -25,6 +27,7 @@ from explicit_learning.rundir.launch_manifest import (
     write_launch_manifest,
 )
 from explicit_learning.rundir.outcome import RankOutcome
+from explicit_learning.rundir.rank_report import RankReport
 from tests.support.finished_run import HARDWARE, IMAGE, Run, plan_document
 
 if TYPE_CHECKING:
@@ -36,8 +39,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow  # imports torch
 
 
-def ended(rank: int, facts: dict[str, Any]) -> NodeEnd:
-    outcome = RankOutcome(status="completed", optimizer_step=3, facts=facts)
+REPORT = from_json(RankReport, json.loads((SCHEMAS / "examples" / "rank-outcome.json").read_text())["report"])
+
+
+def ended(rank: int) -> NodeEnd:
+    outcome = RankOutcome(status="completed", optimizer_step=3, report=REPORT)
     end = RankEnd(outcome=outcome, written_at=1.5, exit_code=0, failed_first=False)
     return NodeEnd(ranks={str(rank): end}, kill_reason=None)
 
@@ -71,7 +77,7 @@ class Pair:
 
         leader = Leader(self.place, stop=StopRequest())
         try:
-            return leader.run(self.manifest, lambda _: ended(0, {}))
+            return leader.run(self.manifest, lambda _: ended(0))
         finally:
             leader.send_exit_code(code)
 
@@ -80,7 +86,7 @@ class Pair:
     ) -> ExitCode:
         from explicit_learning.launch.multi_node.follower import follow
 
-        os.environ |= write_launch_manifest(self.folder / "launch.json", to_json(joining))
+        os.environ |= write_launch_manifest(self.folder / "launch.json", joining)
         return follow(joining, replace(self.place, rank=1, count=count), stop=StopRequest(), run_ranks=run_ranks)
 
 
@@ -96,20 +102,19 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
 
 def test_the_follower_gets_the_manifest_and_the_exit_code_and_sends_its_ends(pair: Pair) -> None:
     seen: list[LaunchManifest] = []
-    facts = {"log_history": [{"loss": 0.5}, {"loss": None}]}
 
     def run_ranks(manifest: LaunchManifest) -> NodeEnd:
         seen.append(manifest)
-        return ended(1, facts)
+        return ended(1)
 
     with ThreadPoolExecutor() as pool:
         ends = pool.submit(pair.lead, ExitCode.BUDGET_EXHAUSTED)
         assert pair.follow(pair.joining(), run_ranks) == ExitCode.BUDGET_EXHAUSTED
-        assert ends.result() == [ended(0, {}), ended(1, facts)]
+        assert ends.result() == [ended(0), ended(1)]
     assert seen == [replace(pair.manifest, paths=pair.joining().paths)]
     assert read_launch_manifest() == seen[0], "its ranks read this machine's paths"
-    [event] = [event for event in read_events(pair.manifest.run)[0] if event["kind"] == "nodes"]
-    assert event["data"]["nodes"] == [{"node": 1, "hardware": HARDWARE, "image": IMAGE}]
+    [event] = [event for event in read_events(pair.manifest.run)[0] if event.kind == "nodes"]
+    assert event.data["nodes"] == [{"node": 1, "hardware": HARDWARE, "image": IMAGE}]
 
 
 def never(_: LaunchManifest) -> NodeEnd:
@@ -144,4 +149,4 @@ def test_a_follower_whose_ranks_cannot_start_reports_no_ranks(pair: Pair) -> Non
     with ThreadPoolExecutor() as pool:
         ends = pool.submit(pair.lead, ExitCode.INTERNAL)
         assert pair.follow(pair.joining(), fails) == ExitCode.INTERNAL
-        assert ends.result() == [ended(0, {}), NodeEnd(ranks={}, kill_reason=None)]
+        assert ends.result() == [ended(0), NodeEnd(ranks={}, kill_reason=None)]
