@@ -65,7 +65,7 @@ def test_what_is_read_at_the_start_cannot_be_another_value(tmp_path: Path, monke
     (tmp_path / "script.py").write_text("")
     done = preloaded.run(["script.py"], cwd=tmp_path)
     assert done.returncode == 1
-    assert "['OMP_NUM_THREADS'] must be ['1']: read at the start" in done.stderr
+    assert "['OMP_NUM_THREADS'] must be ['1'], as at this one's start" in done.stderr
 
 
 def test_a_forked_command_is_waited_for_and_killed_like_any_other(tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from explicit_learning.launch.environment import SETTINGS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import NoReturn
@@ -50,17 +52,10 @@ PRELOADED = (
 STREAMS = 3
 REQUEST_BYTES = 1 << 20
 # Read once, when an interpreter or a library starts: a child cannot have another value than this process has.
-READ_AT_START = (
-    "CUDA_VISIBLE_DEVICES",
-    "HF_HUB_OFFLINE",
-    "MALLOC_MMAP_THRESHOLD_",
-    "MALLOC_TRIM_THRESHOLD_",
-    "MKL_NUM_THREADS",
-    "OMP_NUM_THREADS",
-    "PYTHONHASHSEED",
-    "TOKENIZERS_PARALLELISM",
-    "TRANSFORMERS_OFFLINE",
-)
+READ_AT_START = {setting.name for setting in SETTINGS if setting.forced} | {
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+}
 STARTED_WITH = {name: os.environ.get(name) for name in READ_AT_START}
 
 
@@ -90,6 +85,10 @@ def child_streams(pipes: Sequence[int]) -> list[int]:
 
 def _execve(path: str, words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     assert path == sys.executable, "a forked process becomes another program"
+    for descriptor in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
+        with suppress(OSError):  # the listing's own is closed already
+            if descriptor >= STREAMS and not os.get_inheritable(descriptor):
+                os.close(descriptor)
     _continue_as(list(words)[1:], dict(environment))
 
 
@@ -101,11 +100,18 @@ def _take(streams: Sequence[int]) -> None:
     os.closerange(STREAMS, os.sysconf("SC_OPEN_MAX"))
 
 
-def _continue_as(words: list[str], environment: Mapping[str, str]) -> NoReturn:
-    """Run ``python WORDS`` in this process and end it as the interpreter would; nothing below is ever returned to."""
+def _continue_as(words: list[str], environment: Mapping[str, str], *, sets_all: bool = True) -> NoReturn:
+    """Run ``python WORDS`` in this process and end it as the interpreter would; nothing below is ever returned to.
+
+    Args:
+        words: The command's words after Python.
+        environment: Its environment.
+        sets_all: Whether the environment must set everything that is read at a start, as that of a launcher or a rank
+            must; a command that a person starts need not.
+    """
     code: str | int | None = 1
     try:
-        _forget_what_ran(dict(environment))
+        _forget_what_ran(dict(environment), sets_all=sets_all)
         sys.argv = words
         if words[0] == "-m":
             sys.argv = words[1:]
@@ -128,9 +134,11 @@ def _continue_as(words: list[str], environment: Mapping[str, str]) -> NoReturn:
     os._exit(code or 0)
 
 
-def _forget_what_ran(environment: dict[str, str]) -> None:
+def _forget_what_ran(environment: dict[str, str], *, sets_all: bool) -> None:
     """Put back what another start would have put back: environment, signal handlers, logging."""
-    other = {name for name, value in STARTED_WITH.items() if environment.get(name, value) != value}
+    other = {
+        name for name, value in STARTED_WITH.items() if environment.get(name, None if sets_all else value) != value
+    }
     assert not other, (
         f"{sorted(other)} must be {[STARTED_WITH[name] for name in sorted(other)]}, as at this one's start"
     )
@@ -178,7 +186,7 @@ def _fork(request: dict[str, Any], streams: list[int]) -> int:
         os.chdir(request["folder"])
         if request["group"]:
             os.setpgid(0, 0)
-        _continue_as(request["words"], request["environment"])
+        _continue_as(request["words"], request["environment"], sets_all=False)
     return pid
 
 
