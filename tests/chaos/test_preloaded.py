@@ -48,7 +48,8 @@ def test_forked_ranks_are_children_of_their_launcher_and_die_with_it(world: Worl
 def test_a_forked_command_has_its_own_streams_environment_and_exit_code(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
-        "import os, sys, threading\n"
+        "import os, sys\n"
+        "sys.stdout.reconfigure(errors='backslashreplace')\n"
         "print(sys.argv[1:], os.environ['OWN'], os.getcwd(), 'torch' in sys.modules, os.listdir('/proc/self/fd'))\n"
         "sys.exit('words')\n"
     )

@@ -99,6 +99,9 @@ def _take(streams: Sequence[int]) -> None:
     for target, source in enumerate([os.dup(stream) for stream in streams]):
         os.dup2(source, target)
     os.closerange(STREAMS, os.sysconf("SC_OPEN_MAX"))
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - they stay open, and are descriptors
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - same
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115 - same
 
 
 def _continue_as(words: list[str], environment: Mapping[str, str]) -> NoReturn:
@@ -131,9 +134,8 @@ def _continue_as(words: list[str], environment: Mapping[str, str]) -> NoReturn:
 def _forget_what_ran(environment: dict[str, str]) -> None:
     """Put back what another start would have put back: environment, signal handlers, logging."""
     other = {name for name, value in STARTED_WITH.items() if environment.get(name, value) != value}
-    assert not other, (
-        f"{sorted(other)} must be {[STARTED_WITH[name] for name in sorted(other)]}, as at this one's start"
-    )
+    started = [STARTED_WITH[name] for name in sorted(other)]
+    assert not other, f"{sorted(other)} must be {started}: read at the start"
     os.environ.clear()
     os.environ.update(environment)
     for number in signal.valid_signals():
