@@ -61,10 +61,9 @@ def test_a_forked_command_has_its_own_streams_environment_and_exit_code(tmp_path
     assert (done.returncode, done.stderr) == (1, "words\n")
 
 
-def test_what_is_read_at_the_start_cannot_be_another_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+def test_what_is_read_at_the_start_cannot_be_another_value(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("")
-    done = preloaded.run(["script.py"], cwd=tmp_path)
+    done = preloaded.run(["script.py"], cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "2"})
     assert done.returncode == 1
     assert "['OMP_NUM_THREADS'] must be ['1']: read at the start" in done.stderr
 

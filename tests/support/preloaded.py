@@ -38,7 +38,7 @@ class _Forked(subprocess.Popen[Any]):
         folder, environment, pipes = others[4], others[5], others[9:15]
         request = {
             "words": [str(word) for word in args[1:]],
-            "environment": dict(os.environ if environment is None else environment),
+            "environment": dict({**os.environ, **SERVER_ENVIRONMENT} if environment is None else environment),
             "folder": str(folder or Path.cwd()),
             "group": others[21] == 0,
         }
@@ -72,7 +72,8 @@ def start(words: list[str], **options: Any) -> subprocess.Popen[Any]:
 
     Args:
         words: A script or ``-m`` and a module, and arguments.
-        options: ``env``, ``cwd``, the streams, ``text`` and ``process_group`` of `subprocess.Popen`.
+        options: ``env``, ``cwd``, the streams, ``text`` and ``process_group`` of `subprocess.Popen`. Variables that are
+            read at a start must have the fork server's values.
     """
     kind = subprocess.Popen if is_fresh() else _Forked
     return kind([sys.executable, *words], **options)
