@@ -35,7 +35,7 @@ fi
 unset ${!GIT_@}
 checkout() { GIT_CEILING_DIRECTORIES=$(dirname -- "$PWD") git -c "safe.directory=$PWD" "$@"; }
 commit=$(checkout rev-parse --verify 'HEAD^{commit}') || {
-    echo "$PWD: no commit to name; build from a git clone, for the image says which code it holds" >&2
+    echo "$PWD: not a git clone with a commit; build from a git clone, because the image records which code it holds" >&2
     exit 66
 }
 changes=$(checkout status --porcelain --untracked-files=normal)

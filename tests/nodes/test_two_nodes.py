@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.nodes
 
-# Imports, gates and steps on two busy cores, and what a launcher waits for a silent node.
+# Imports, gates and steps on two busy cores, and what a launcher waits for a node that does not answer.
 SECONDS = 400
 
 
@@ -51,7 +51,7 @@ def _plan(world: Path, steps: int) -> Path:
 
 
 class Pair:
-    """The same command on both nodes, and what each said."""
+    """The same command on both nodes, and what each printed."""
 
     def __init__(self, nodes: tuple[Node, Node], folder: Path, *arguments: str | Path, meeting: str) -> None:
         self.logs = [folder / f"{meeting}-node-{node.rank}.log" for node in nodes]
@@ -59,7 +59,7 @@ class Pair:
             node.el(log, *arguments, meeting=meeting) for node, log in zip(nodes, self.logs, strict=True)
         ]
 
-    def said(self) -> str:
+    def output(self) -> str:
         return "\n".join(f"--- {log.name}\n{log.read_text()}" for log in self.logs)
 
     def codes(self) -> list[int]:
@@ -70,8 +70,8 @@ class Pair:
     def wait_for(self, path: Path) -> None:
         end = time.monotonic() + SECONDS
         while not path.exists():
-            assert all(process.poll() is None for process in self.processes), self.said()
-            assert time.monotonic() < end, self.said()
+            assert all(process.poll() is None for process in self.processes), self.output()
+            assert time.monotonic() < end, self.output()
             time.sleep(0.05)
 
     def launcher(self, rank: int) -> int:
@@ -94,7 +94,7 @@ def _events(run: Path, kind: str) -> list[dict[str, Any]]:
 def test_the_smoke_plan_passes(nodes: tuple[Node, Node], world: Path, tmp_path: Path) -> None:
     run = tmp_path / "smoke"
     pair = Pair(nodes, tmp_path, "smoke", _plan(world, 8), "--out", run, meeting="smoke")
-    assert pair.codes() == [0, 0], pair.said()
+    assert pair.codes() == [0, 0], pair.output()
     [audit] = [json.loads(path.read_text()) for path in (run / "resume-audits").glob("*.json")]
     assert audit["passed"] is True
     assert [rank["rank"] for rank in audit["ranks"]] == [0, 1]
@@ -114,8 +114,8 @@ def test_a_killed_launcher_ends_both_and_both_go_on(
     os.kill(pair.launcher(victim), signal.SIGKILL)
     codes = pair.codes()
     assert codes[victim] == -signal.SIGKILL
-    assert codes[1 - victim] == 70, pair.said()
-    assert "Traceback" not in pair.said()
+    assert codes[1 - victim] == 70, pair.output()
+    assert "Traceback" not in pair.output()
     if victim == 1:
         assert "node 1 is lost" in pair.logs[0].read_text()
         assert _status(run) == "failed"
@@ -123,7 +123,7 @@ def test_a_killed_launcher_ends_both_and_both_go_on(
         assert "node 0 is gone" in pair.logs[1].read_text()
 
     again = Pair(nodes, tmp_path, *command, meeting=f"again-{victim}")
-    assert again.codes() == [0, 0], again.said()
+    assert again.codes() == [0, 0], again.output()
     assert _status(run) == "completed"
     assert _events(run, "launch")[-1]["data"]["action"] == "resume"
 
@@ -135,7 +135,7 @@ def test_a_signal_to_either_node_stops_both_at_one_checkpoint(
     pair = Pair(nodes, tmp_path, "run", _plan(world, 30), "--out", run, meeting="stopped")
     pair.wait_for(run / "checkpoint-2" / "complete.json")
     os.kill(pair.launcher(1), signal.SIGTERM)
-    assert pair.codes() == [75, 75], pair.said()
+    assert pair.codes() == [75, 75], pair.output()
     assert _status(run) == "stopped"
 
 

@@ -30,7 +30,7 @@ class Node:
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def el(self, log: Path, *arguments: str | Path, meeting: str) -> subprocess.Popen[str]:
-        """Start the program on this node; its words go to a file."""
+        """Start the program on this node; its output goes to a file."""
         nodes = ["--nnodes", "2", "--node-rank", str(self.rank)]
         nodes += ["--rdzv-endpoint", f"{ADDRESSES[0]}:29400", "--rdzv-id", meeting]
         command = ["ip", "netns", "exec", self.namespace, sys.executable, str(ROOT / "entrypoint.py")]

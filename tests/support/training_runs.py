@@ -62,7 +62,7 @@ def _merge(into: dict[str, Any], change: dict[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a launch ended: each rank's outcome and what it said."""
+    """How a launch ended: each rank's outcome and what it printed."""
 
     outcomes: tuple[dict[str, Any], ...]
     output: tuple[str, ...]
