@@ -1,20 +1,20 @@
 # The image that runs a frozen plan: docker run --rm --gpus all -v $PWD:/work el:lock plan.json
 #
 # Built by `make image` (docker or podman) and, on a machine with neither a registry nor a GPU, by `make image-cpu`.
-# What it consists of is decided elsewhere: by the lock (packages, base image digests) and by the commit. Build arguments:
+# The lock (packages, base image digests) and the commit decide its content. Build arguments:
 #   LOCK                 full (environment.lock) or cpu (environment.cpu.lock)
 #   CODE_COMMIT          the commit of this checkout, 40 hexadecimal digits; required
 #   LOCK_SHA256          the lock's hash, for the label
-#   CODE_DIRTY           whether tracked files differ from it: true or false
-#   BASE_IMAGE           another base for both stages; BASE_DIGEST is then its digest, for the record
+#   CODE_DIRTY           whether tracked files differ from that commit: true or false
+#   BASE_IMAGE           another base for both stages; BASE_DIGEST then records its digest
 #   BUILD_IMAGE          another base for the build stage alone
 #   COMPUTE_CAPABILITIES what flash-attn is compiled for (full only): of 8.0, 9.0, 10.0 and 12.0
 #   COMPILE_JOBS         compilers at once; each takes up to 9 GiB of memory for flash-attn
-#   SOURCE_DATE_EPOCH    the time that files and image get
-# An optional secret `ca` is a bundle of certificates for a network whose proxy has its own.
+#   SOURCE_DATE_EPOCH    modification time of the files and of the image, in seconds since 1970-01-01 UTC
+# The optional secret `ca` is a bundle of certificates, for a network whose proxy uses its own.
 
 ARG BASE_IMAGE
-# podman takes no name without a registry. As in environment.lock's head; a test holds the two together.
+# podman needs the registry in the name. The digests are those in environment.lock's head; a test compares them.
 ARG BUILD_IMAGE=${BASE_IMAGE:-docker.io/nvidia/cuda:13.0.2-devel-ubuntu24.04@sha256:0eee3094c71518ad31d011a594ae6ed6de72959ee07e318cb31cffe71690e90c}
 
 FROM ${BUILD_IMAGE} AS build
@@ -24,7 +24,7 @@ COPY deploy/image/system.sh /opt/build/
 RUN /opt/build/system.sh build
 COPY environment.lock environment.cpu.lock image.lock deploy/image/packages.sh /opt/build/
 RUN --mount=type=secret,id=ca,required=false /opt/build/packages.sh fetch
-# Nothing may be downloaded from here on: flash-attn's own setup would take an unhashed binary from the network.
+# Nothing may be downloaded from here on: flash-attn's own setup would download a binary without a hash.
 ARG COMPUTE_CAPABILITIES="8.0 9.0 10.0"
 ARG COMPILE_JOBS=4
 COPY deploy/image/compile.sh /opt/build/
@@ -66,7 +66,7 @@ LABEL org.opencontainers.image.title="Explicit Learning" \
 
 VOLUME ["/cache", "/out"]
 WORKDIR /work
-# The first user of most machines; any other works too (--user).
+# 1000 is the first user of most machines; any other user works too (--user).
 USER 1000:1000
 ENTRYPOINT ["/usr/bin/tini", "-s", "--", "/opt/env/bin/python", "/opt/explicit-learning/entrypoint.py"]
 CMD ["--help"]

@@ -26,8 +26,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from explicit_learning.accounting.binding import Binding, Kind, log_file
 from explicit_learning.accounting.frontier import Frontier
-from explicit_learning.accounting.ledger import Ledger, LedgerEntry
-from explicit_learning.accounting.trace import Trace, TraceRow
+from explicit_learning.accounting.ledger import Ledger
+from explicit_learning.accounting.rows import SampledCompletion, ScoredCompletion
+from explicit_learning.accounting.trace import Trace
 from explicit_learning.files.atomic import fsync_file, fsync_folder
 from explicit_learning.files.progress import progress
 
@@ -69,16 +70,16 @@ class Cost:
     copy: float
 
 
-def entry(number: int) -> LedgerEntry:
+def entry(number: int) -> SampledCompletion:
     """Return the ledger entry of a completion of the run."""
     slot, generation = divmod(number, GENERATIONS)
-    return LedgerEntry(slot_id=f"digits-{slot:09d}", visit=0, generation=generation, token_count=TOKENS)
+    return SampledCompletion(slot_id=f"digits-{slot:09d}", visit=0, generation=generation, token_count=TOKENS)
 
 
-def scored(number: int) -> TraceRow:
+def scored(number: int) -> ScoredCompletion:
     """Return its trace row, as long as a real one."""
     of = entry(number)
-    return TraceRow(
+    return ScoredCompletion(
         slot_id=of.slot_id,
         visit=of.visit,
         generation=of.generation,

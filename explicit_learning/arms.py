@@ -1,7 +1,7 @@
 """The arms: what may differ between two runs that are compared, as data.
 
 An arm decides which view of a comparison slot is shown, what is gold, and which loss is used; nothing else may differ.
-One frozen table says so for all of them, so that a reader can check the comparison at a glance and no arm can hide a
+One frozen table defines all of them, so that a reader can check the comparison at a glance and no arm can hide a
 difference in a class of its own.
 """
 
@@ -93,7 +93,7 @@ def canonical_arm(name: str) -> str:
     """Return an arm's canonical name. Case, hyphens and known aliases do not matter.
 
     Raises:
-        KeyError: If there is no such arm; its message lists the known ones and the nearest.
+        KeyError: If the arm does not exist; its message lists the known ones and the nearest.
     """
     plain = name.strip().lower().replace("-", "_")
     plain = ALIASES.get(plain, plain)

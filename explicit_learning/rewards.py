@@ -1,8 +1,7 @@
 """The one reward function of all RL arms.
 
-It lies outside ``training`` because it is not only the trainer's: whoever verifies a run recomputes every reward from
-the traces' completion texts, on a machine without torch. Arms may differ in what is shown and what is gold, never in
-this.
+It is not part of ``training``: a verifier recomputes every reward from the traces' completion texts, on a machine
+without torch. Arms may differ in what is shown and what is gold, never in this.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Score:
 
     @property
     def in_baseline(self) -> bool:
-        """Whether it takes part in its group's baseline: a truncated completion says nothing about the policy."""
+        """Whether it takes part in its group's baseline: a truncated completion holds no answer."""
         return self.normaliser_branch != TRUNCATION_REJECT
 
 

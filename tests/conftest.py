@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import shutil
 import signal
-import struct
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from explicit_learning.files.resources import ASSETS
 from explicit_learning.freeze.draft_data import write_digits
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def pytest_configure() -> None:
@@ -29,11 +26,6 @@ def digits_manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def blank_adapter(tmp_path: Path) -> Path:
-    """An adapter folder that is structurally whole; nothing is ever loaded from it."""
-    folder = tmp_path / "blank-adapter"
-    folder.mkdir()
-    header = json.dumps({"lora": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
-    (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
-    (folder / "adapter_config.json").write_text("{}")
-    return folder
+def demo_adapter(tmp_path: Path) -> Path:
+    """A copy of the adapter that the demo's drafts start from; a test may change it."""
+    return Path(shutil.copytree(ASSETS / "tiny-vlm" / "sft-adapter", tmp_path / "adapter"))

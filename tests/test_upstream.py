@@ -1,4 +1,4 @@
-"""`docs/upstream.md` names what holds each fact; a name that leads nowhere would be a guard that is gone."""
+"""`docs/upstream.md` names the guard of each fact; a name of nothing would be a guard that is gone."""
 
 from __future__ import annotations
 

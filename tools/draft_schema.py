@@ -1,4 +1,4 @@
-"""Write schemas/draft.schema.json from schemas/plan.schema.json (`make lint` checks that nobody forgot)."""
+"""Write schemas/draft.schema.json from schemas/plan.schema.json (`make lint` checks that it was done)."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Makes the environment of a lock, once per lock and Python version, and prints the path of its Python.
+# Makes the environment of a lock, once for each lock and Python version, and prints the path of its Python.
 #
-#   tools/environment.sh          what the program runs in (environment.cpu.lock)
-#   tools/environment.sh lint     what `make lint` runs in (lint.lock); it sees the packages of the other one too
+#   tools/environment.sh          the environment that the program runs in (environment.cpu.lock)
+#   tools/environment.sh lint     the environment of `make lint` (lint.lock), with the other one's packages on its path
 #
-# It lies outside the clone, so that every clone of one lock shares it. It is made under a temporary name and renamed,
-# so that there is a whole one or none. Where: EXPLICIT_ENV_CACHE, else XDG_CACHE_HOME, else ~/.cache. With which
-# Python: EXPLICIT_PYTHON, else the first of python3.12, python3.11 and python3 that is 3.11 or 3.12.
-# Needs bash, coreutils, util-linux (flock), and Python with venv.
+# The environment is outside the clone, so that all clones with one lock share it. It is made under a temporary name and
+# then renamed, so that it is never there in part. Its place is EXPLICIT_ENV_CACHE, else XDG_CACHE_HOME, else ~/.cache.
+# Its Python is EXPLICIT_PYTHON, else the first of python3.12, python3.11 and python3 that is version 3.11 or 3.12.
+# This script needs bash, coreutils, util-linux (flock), and a Python with venv.
 set -euo pipefail
 
 kind=${1:-run}
@@ -15,7 +15,7 @@ root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 lock=$root/environment.cpu.lock
 
 say() { printf '%s\n' "$*" >&2; }
-refuse() { # FOUND EXPECTED FIX - the form and the exit code of the program's own refusals
+refuse() { # FOUND EXPECTED FIX - in the form of the program's own refusals, with their exit code
     say "refused [environment] (no file)"
     say "  found:    $1"
     say "  expected: $2"
@@ -23,7 +23,7 @@ refuse() { # FOUND EXPECTED FIX - the form and the exit code of the program's ow
     exit 78
 }
 
-# Prints "VERSION EXECUTABLE" of a Python that would do, and whether it can make environments.
+# Prints "VERSION venv|bare EXECUTABLE" of a Python of the right version; `venv` means that it can make environments.
 probe='
 import importlib.util as i, sys
 if sys.implementation.name != "cpython" or sys.version_info[:2] not in ((3, 11), (3, 12)): sys.exit(1)
@@ -50,7 +50,7 @@ find_python() {
 pip_setting() { "$1" -m pip config list 2>/dev/null | sed -n "s/^global\.$2='\(.*\)'\$/\1/p"; } # PYTHON-WITH-PIP NAME
 export_if_any() { [ -z "$2" ] || export "$1=$2"; }                                              # NAME VALUE
 
-# What would change which packages are installed, or where. Indexes, certificates and caches stay as they are set.
+# Removes settings that would change which packages are installed, or where. Indexes, certificates and caches are kept.
 clean_settings() { # PYTHON-WITH-PIP
     unset PYTHONHOME PYTHONPATH PYTHONSTARTUP VIRTUAL_ENV CONDA_PREFIX \
         PIP_TARGET PIP_PREFIX PIP_ROOT PIP_NO_BINARY PIP_NO_DEPS PIP_DRY_RUN PIP_REQUIREMENT PIP_EDITABLE PIP_PYTHON \
@@ -58,7 +58,7 @@ clean_settings() { # PYTHON-WITH-PIP
         UV_NO_VERIFY_HASHES UV_PROJECT_ENVIRONMENT UV_PYTHON UV_SYSTEM_PYTHON UV_TORCH_BACKEND UV_WORKING_DIR
     export PIP_CONSTRAINT=/dev/null PIP_USER=0 PIP_REQUIRE_VIRTUALENV=0 PIP_DISABLE_PIP_VERSION_CHECK=1
     export PYTHONNOUSERSITE=1
-    # uv does not read pip's settings, and a mirror is often set for pip alone.
+    # uv does not read pip's settings, and often a mirror is set for pip only.
     [ -n "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}" ] ||
         export_if_any UV_DEFAULT_INDEX "${PIP_INDEX_URL:-$(pip_setting "$1" index-url)}"
     [ -n "${SSL_CERT_FILE:-}" ] || export_if_any SSL_CERT_FILE "${PIP_CERT:-$(pip_setting "$1" cert)}"
@@ -79,9 +79,9 @@ bootstrap_uv() { # FOLDER: installs the uv that the lock names, by hash, and set
 install() { # FOLDER LOCK
     local quiet=--quiet
     [ ! -t 2 ] || quiet=
-    cd -- "$root" # uv reads settings from the folder it runs in
-    # Compiled once here: where PYTHONDONTWRITEBYTECODE is set, each process would compile all it imports again, and
-    # the libraries of a run take several times longer to import.
+    cd -- "$root" # uv reads settings from the folder that it runs in
+    # Bytecode is compiled here, once: with PYTHONDONTWRITEBYTECODE each process would compile its imports again, and the
+    # libraries of a run would take several times longer to import.
     # shellcheck disable=SC2086 # nothing, or one option
     if ! { "$uv" venv --quiet --relocatable --no-project --python "$python" "$1" &&
         "$uv" pip install $quiet --compile-bytecode --python "$1/bin/python" --require-hashes --only-binary :all: -r "$2"; } >&2; then
@@ -94,7 +94,7 @@ make_environment() { # ENVIRONMENT
     exec {guard}>"$1.guard"
     flock --nonblock "$guard" || { say "waiting for another process that makes the same environment"; flock "$guard"; }
     [ ! -x "$1/bin/python" ] || return 0
-    rm -rf -- "$1" "$work" # what a killed process or a removed Python left
+    rm -rf -- "$1" "$work" # remains of a killed process, or of an environment whose Python was removed
     mkdir -- "$work"
     # shellcheck disable=SC2064 # the value of now
     trap "rm -rf -- $(printf %q "$work")" EXIT

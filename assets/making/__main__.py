@@ -1,7 +1,7 @@
 """Makes the tiny model: ``python -m assets.making --seed 0``.
 
-Writes the model's folder, and beside it the log of every step and a record (``ASSET.json``) of how the model was made,
-what it can do, and what its files hash to.
+It writes the model's folder, and beside it the log of every step and a record (``ASSET.json``) of how the model was
+made, how well it answers, and the hashes of its files.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str]) -> None:
         if len(log) % LOG_EVERY == 0:
             print({key: value for key, value in line.items() if key != "seconds"}, file=sys.stderr)
     with new_folder(options.out) as folder:
-        # What is stored is bfloat16, as in the real model; what is measured is what was stored.
+        # The stored weights are bfloat16, as in the real model; the same weights are then measured.
         model.to(torch.bfloat16).save_pretrained(folder)
         processor.save_pretrained(folder)
         for file in folder.iterdir():
@@ -100,6 +100,6 @@ def main(arguments: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     if not ALLOCATOR.items() <= os.environ.items():
-        # glibc and OpenMP read these when a process starts; without them most of the time goes into page faults.
+        # glibc and OpenMP read these when a process starts; without them page faults take most of the time.
         os.execve(sys.executable, [sys.executable, "-m", "assets.making", *sys.argv[1:]], os.environ | ALLOCATOR)  # noqa: S606 - no shell
     main(sys.argv[1:])

@@ -1,9 +1,9 @@
 """The tiny model: Qwen3.5's real architecture with small dimensions.
 
-Every kind of module the kit meets in Qwen3.5-2B is there: gated-delta layer, gated full attention, vision tower with
-interpolated positions, merger, tied embeddings with padding rows. The dimensions are what vLLM's CPU kernels accept
-(head sizes in multiples of 32) and otherwise as small as still learns the digits; one gated-delta layer of three,
-because its CPU fallback is a slow loop.
+It has every kind of module of Qwen3.5-2B: gated-delta layer, gated full attention, vision tower with interpolated
+positions, merger, tied embeddings with padding rows. The dimensions are those that vLLM's CPU kernels accept (head
+sizes in multiples of 32), and otherwise the smallest that still learn the digits. Only one layer of three is a
+gated-delta layer, because its CPU fallback is a slow loop.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CONTEXT = 1024
 
 
 def make_processor(tokenizer: Qwen3_5Tokenizer) -> Qwen3VLProcessor:
-    """Return Qwen3VLProcessor with Qwen3.5's patch size; an image of 32x32 pixels is the smallest it takes."""
+    """Return Qwen3VLProcessor with Qwen3.5's patch size; the smallest image is 32x32 pixels."""
     from transformers import Qwen2VLImageProcessor, Qwen3VLProcessor, Qwen3VLVideoProcessor
 
     cell = (PATCH * MERGE) ** 2
@@ -66,7 +66,7 @@ def make_model(tokenizer: Qwen3_5Tokenizer) -> Qwen3_5ForConditionalGeneration:
             "linear_key_head_dim": HEAD,
             "linear_value_head_dim": HEAD,
             "max_position_embeddings": CONTEXT,
-            # Read by vLLM: from here, not from the top level.
+            # vLLM reads it from here, not from the top level.
             "tie_word_embeddings": True,
             "mamba_ssm_dtype": "float32",
             "rope_parameters": {

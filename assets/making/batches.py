@@ -1,4 +1,4 @@
-"""Items as the model's inputs, in the kit's own prompt form and through the model's own processor."""
+"""Items as the model's inputs: in the prompt format of training, and made by the model's own processor."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def prompt(processor: Qwen3VLProcessor, item: Item) -> str:
 
 
 def bare_prompt(item: Item) -> str:
-    """Return the shortest prompt that names a cell: the image, its place, and what precedes every response."""
+    """Return the shortest prompt about a cell: the image, the cell's place, and the empty thinking block."""
     return f"<|vision_start|><|image_pad|><|vision_end|> {PLACES[item.place]}<think>\n\n</think>\n\n"
 
 
@@ -47,7 +47,7 @@ def inputs(
     *,
     bare: bool = False,
 ) -> dict[str, Any]:
-    """Return the model's inputs for one view an item.
+    """Return the model's inputs for one view of each item.
 
     Args:
         processor: The model's processor.
@@ -55,7 +55,7 @@ def inputs(
         views: The view of each that is shown.
         targets: Answer bodies to learn, which adds responses and labels; None for prompts to be continued, which are
             padded on the left.
-        bare: Whether prompts are an image and a place and nothing else.
+        bare: Whether prompts are an image and a place only.
     """
     from PIL import Image
 
@@ -71,11 +71,11 @@ def inputs(
 
 
 def _labels(processor: Qwen3VLProcessor, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return the ids with everything up to the response ignored: up to what follows the empty thinking block."""
+    """Return the ids, with those before the response ignored: it follows the empty thinking block."""
     import torch
 
     end = processor.tokenizer.convert_tokens_to_ids("</think>")
-    # The response starts two tokens after the block's end: one line break of two characters lies between.
+    # The response starts two tokens after the block's end, because two line breaks, one token, stand between.
     start = (ids == end).int().argmax(dim=1, keepdim=True) + 2
     position = torch.arange(ids.shape[1])[None, :]
     return torch.where((position >= start) & mask.bool(), ids, torch.full_like(ids, IGNORED))

@@ -1,4 +1,4 @@
-"""What the model can do: greedy answers to held-out questions, per relation and state."""
+"""How well the model answers: greedy answers to held-out questions, per relation and state."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def measure(
 ) -> dict[str, dict[str, float]]:
     """Return, for each view of ``count`` items, the share of responses that are right, abstentions, and well formed.
 
-    Responses are sampled greedily and without a constraint, and compared as text: the model knows one way to write an
-    answer.
+    Responses are sampled greedily and without a constraint, and compared as text: the model has learnt only one way to
+    write an answer.
     """
     import torch
 

@@ -1,14 +1,14 @@
-"""Pretraining in two phases: first the eyes, then the words.
+"""Pretraining in two phases: first the vision tower ("eyes"), then the whole model ("words").
 
-From random weights the language model spreads its attention over sixty tokens, four of which are the image, and stays
-at chance for as long as anybody waits. So the vision tower learns first, for itself: each cell's image token is read
-through the embedding rows of the words for what it shows and where it lies, which are the output rows too. The language
-model then finds cells whose digit and place it can already name, and has to learn only to look for them; with few
-tokens to look at first (the place alone for a question), clean cells, and a single digit. The eyes' loss stays on, or
-the first steps of the words would undo it.
+With random weights the language model spreads its attention over sixty tokens, of which four are the image, and its
+answers stay at chance level however long it trains. So the vision tower is trained first, alone: each cell's image
+token is compared with the embedding rows of the words for its digit, row and column; these rows are the output rows
+too. After that, the image tokens already name each cell's digit and place, and the language model has to learn only to
+look for the right cell. It starts with few tokens (the place alone as the question), clean cells and a single digit.
+The first phase's loss stays on, because the first steps of the second phase would otherwise undo what it taught.
 
-Some cells that nobody asks about are erased, and the eyes learn to call them empty. No question is about such a cell,
-so the model can see that nothing is there but has never had a reason to say so: that is left to the training it serves.
+Some cells that no question is about are erased, and the vision tower learns to name them "empty". So the image tokens
+show that nothing is there, but no answer ever depended on it: that is left to the training that this model is made for.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Stage:
 
     Attributes:
         filled: Digits on a canvas.
-        bare: Whether the prompt is an image and a place and nothing else.
+        bare: Whether the prompt is an image and a place only.
         hardness: How hard the cells are to read.
-        kinds: Kinds of question, one a batch in turn, so that a batch has rows of one length.
-        until: Share of right responses, over the last ten batches of each kind, at which the next stage begins.
-        steps: Most optimizer steps in this stage.
+        kinds: Kinds of question, one for each batch in turn, so that all rows of a batch have one length.
+        until: Share of right responses, over the last ten batches of each kind, at which the next stage starts.
+        steps: Largest number of optimizer steps in this stage.
     """
 
     filled: int
@@ -63,15 +63,15 @@ class Recipe:
     Attributes:
         eyes_steps: Optimizer steps of the first phase.
         stages: Stages of the second phase.
-        batch: Canvases a step.
+        batch: Canvases in a step.
         learning_rate: AdamW's, after the warm-up; it falls linearly over the last half of either phase's last stage.
         weight_decay: AdamW's.
         beta2: AdamW's second decay rate.
         warm_up: Steps over which the learning rate rises. Unit: optimizer steps.
         gradient_norm: Largest norm of the gradient.
-        blanks: Share of the cells not asked about that are erased.
-        abstentions: Share of rows whose answer is replaced by an abstention, whatever the image shows: enough for the
-            form to be known, too little for a meaning.
+        blanks: Share of erased cells, among those that the question is not about.
+        abstentions: Share of rows whose answer is replaced by an abstention, whatever the image shows: enough to learn
+            its form, too few to learn its meaning.
     """
 
     eyes_steps: int
@@ -108,10 +108,10 @@ RECIPE = Recipe(
     abstentions=0.02,
 )
 
-# Streams of the pretraining pool's items, one a phase.
+# Streams of the pretraining pool's items, one for each phase.
 EYES_STREAM, WORDS_STREAM = 0, 1
 BLANKS_STREAM = 1 << 20
-# The tokens, in Qwen's byte notation, that a cell is named by: space and word.
+# Tokens that name a cell's content and place, in Qwen's byte notation: a space and a word.
 CONTENT_TOKENS = (*map(str, range(10)), "\u0120empty")
 EMPTY = 10
 ROW_TOKENS = ("\u0120upper", "\u0120lower")
@@ -153,7 +153,7 @@ def rate_at(recipe: Recipe, step: int, left: int, steps: int) -> float:
 
 
 def with_blanks(item: Item, share: float) -> tuple[Item, frozenset[int]]:
-    """Return the item with some of the cells that it does not ask about erased, and which these are."""
+    """Return the item with some of the cells that it does not ask about erased, and the places of these."""
     rng = np.random.default_rng([*item.key, BLANKS_STREAM])
     blank = frozenset(np.flatnonzero(rng.random(len(PLACES)) < share).tolist()) - {item.place}
     cells = tuple(erase(rng, cell, item.hardness) if place in blank else cell for place, cell in enumerate(item.cells))
@@ -166,13 +166,13 @@ def eyes_loss(
     seen: torch.Tensor,
     items: Sequence[tuple[Item, frozenset[int]]],
 ) -> tuple[torch.Tensor, float]:
-    """Return how badly image tokens name their cells, and the share whose content they name right.
+    """Return the cross-entropy of naming cells by their image tokens, and the share of cells whose content is right.
 
     Args:
-        model: The model, whose embedding rows name things.
+        model: The model; its embedding rows are the names.
         processor: The model's processor.
         seen: The vision tower's output for the items' canvases; shape (items x 4, hidden).
-        items: The items and their erased cells; cells that are not shown do not count.
+        items: The items and their erased cells; cells that an item does not show do not count.
     """
     import torch
     from torch.nn.functional import cross_entropy, layer_norm, normalize
@@ -207,7 +207,7 @@ def eyes_loss(
 def train_eyes(
     model: Qwen3_5ForConditionalGeneration, processor: Qwen3VLProcessor, recipe: Recipe, seed: int
 ) -> Iterator[dict[str, Any]]:
-    """Train the vision tower to name each cell's digit, row and column, and yield a line of log a step."""
+    """Train the vision tower to name each cell's digit, row and column; yield a log line for each step."""
     import torch
     from PIL import Image
 
@@ -237,12 +237,12 @@ def train_eyes(
 def train_words(
     model: Qwen3_5ForConditionalGeneration, processor: Qwen3VLProcessor, recipe: Recipe, seed: int
 ) -> Iterator[dict[str, Any]]:
-    """Train the whole model to answer, stage by stage, and yield a line of log a step."""
+    """Train the whole model to answer, stage by stage; yield a log line for each step."""
     pool = load_pool("pretraining")
     optimizer = optimizer_of(model, recipe)
     seen: list[torch.Tensor] = []
     model.model.visual.merger.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
-    silent = np.random.default_rng([seed, len(recipe.stages)])
+    abstaining = np.random.default_rng([seed, len(recipe.stages)])
     model.train()
     step = 0
     for number, stage in enumerate(recipe.stages):
@@ -268,7 +268,7 @@ def train_words(
             ]
             items = [item for item, _ in drawn]
             views = [make_views(item, pool, ("full",))[0] for item in items]
-            abstain = silent.random(recipe.batch) < recipe.abstentions
+            abstain = abstaining.random(recipe.batch) < recipe.abstentions
             targets = ["" if none else item.answer for item, none in zip(items, abstain, strict=True)]
             loss, right = _loss(model, inputs(processor, items, views, targets, bare=stage.bare))
             loss = loss + eyes_loss(model, processor, seen.pop(), drawn)[0]
@@ -290,7 +290,7 @@ def train_words(
 
 
 def _loss(model: Qwen3_5ForConditionalGeneration, batch: dict[str, Any]) -> tuple[torch.Tensor, float]:
-    """Return the mean cross-entropy of responses (a sum over tokens) and the share of rows with all of them right."""
+    """Return the mean cross-entropy of responses (a sum over tokens) and the share of rows with all tokens right."""
     from torch.nn.functional import cross_entropy
 
     labels = batch.pop("labels")[:, 1:]

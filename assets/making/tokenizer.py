@@ -1,8 +1,8 @@
 """The tiny model's tokenizer: Qwen3.5's class, pre-tokeniser pattern and special tokens over a small vocabulary.
 
-What the kit must get right about tokens comes from the pattern, not from the size of the vocabulary: ``>`` fuses with a
-body's first letters and with ``</``, digits stay alone. The class brings the pattern along, so it cannot drift from the
-real one; merges are learnt from what the model will read and write.
+The difficulties with tokens come from the pattern, not from the size of the vocabulary: ``>`` fuses with a body's first
+letters and with ``</``, and digits stay alone. The pattern is the class's own, so it cannot differ from the real one;
+merges are learnt from the texts that the model will read and write.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SPECIAL_TOKENS", "make_tokenizer"]
 
-# Qwen3.5's control tokens that this kit's prompts or its checks can meet, in Qwen's order.
+# Qwen3.5's control tokens that can occur in prompts or in checks, in Qwen's order.
 SPECIAL_TOKENS = (
     "<|endoftext|>",
     "<|im_start|>",
@@ -64,7 +64,7 @@ def make_tokenizer(chat_template: str) -> Qwen3_5Tokenizer:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import Qwen3_5Tokenizer
 
-    # An empty instance lends its normaliser and pre-tokeniser to the training.
+    # The training uses the normaliser and pre-tokeniser of an empty instance.
     pattern = Qwen3_5Tokenizer(vocab={"<|endoftext|>": 0}, merges=[]).backend_tokenizer
     learner = Tokenizer(models.BPE())
     learner.normalizer = pattern.normalizer

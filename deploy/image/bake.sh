@@ -1,7 +1,7 @@
 #!/bin/sh
-# The last step of the build: what the image says about itself, and a plan that runs with nothing mounted.
+# The last step of the build: the image's record of itself, and a plan that runs without any mounted folder.
 #
-# Leaves /etc/explicit-learning/image.json (lock, commit, base image), /etc/explicit-learning/sbom.cdx.json (the bill of
+# Writes /etc/explicit-learning/image.json (lock, commit, base image), /etc/explicit-learning/sbom.cdx.json (the bill of
 # materials) and, in /work, a frozen plan of the embedded dataset.
 set -eu
 umask 022
@@ -20,7 +20,7 @@ case $CODE_DIRTY in
     *) echo "CODE_DIRTY is '$CODE_DIRTY'; expected true or false" >&2; exit 64 ;;
 esac
 
-# Neither the builder's umask nor the checkout's owner matters to what a user of any id may read.
+# A user of any id may read all files, whatever the builder's umask and the checkout's owner.
 chown -R 0:0 "$root"
 chmod -R u=rwX,go=rX "$root"
 mkdir -p /etc/explicit-learning /work /cache /out
@@ -37,7 +37,7 @@ chmod 755 /usr/local/bin/el
 
 cd /work
 /opt/env/bin/python "$root/entrypoint.py" freeze "$root/plans/demo/intervention_grpo.json" -o plan.json
-# Without a mount at /work, runs go to the volume.
+# Without a folder mounted at /work, runs go to the volume.
 ln -s /out runs
 chmod 1777 /work /cache /out
 rm -rf /opt/build /cache/* /cache/.[!.]* /root/.cache /tmp/* 2>/dev/null || true

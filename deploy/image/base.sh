@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Makes the base of the CPU image from Debian packages, where no registry can be reached: prints its image ID.
+# Makes the base of the CPU image from Debian packages, without a registry, and prints its image ID.
 #
-# What it holds is what the runtime base of the real image holds for this purpose: a Python, certificates, tini. The
-# same packages make the same bytes.
+# It holds what the program needs of the full image's runtime base: Python, certificates, tini. The same packages make
+# the same bytes.
 set -euo pipefail
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-1700000000}
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.."
@@ -13,7 +13,7 @@ needs_root "a base made of Debian packages"
 work=$(mktemp -d)
 trap 'rm -rf -- "$work"' EXIT
 umask 022
-# The builder's own name servers and name would end up in it.
+# Without the hook, the image would hold the builder's name servers and host name.
 # shellcheck disable=SC2016 # $1 is mmdebstrap's
 mmdebstrap --mode=root --quiet --variant=minbase --include=python3-minimal,python3-venv,ca-certificates,tini \
     --customize-hook='rm -f "$1/etc/resolv.conf" "$1/etc/hostname"' bookworm "$work/base.tar" >&2

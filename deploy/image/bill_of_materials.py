@@ -1,11 +1,11 @@
 """The image's bill of materials (CycloneDX 1.6, JSON) on standard output: ``bill_of_materials.py ENVIRONMENT``.
 
 Everything that could differ between two images of one lock has to be in it: the Python packages of the environment and
-the packages of the system, each with its version and package URL. It is made in the last step of the build from what is
-installed, and holds no time and no random number of its own, so that the same image has the same bill; its hash
-stands in the image's identity and from there in every run's provenance.
+the packages of the system, each with its version and package URL. The last step of the build makes it from what is
+installed. It holds no time and no random number of its own, so the same image has the same bill. Its hash is in the
+image's record of itself, and from there in every run's provenance.
 
-Runs in the build's own tools (image.lock), not in the environment that it describes.
+This program runs in the build's own tools (image.lock), not in the environment that it describes.
 """
 
 from __future__ import annotations

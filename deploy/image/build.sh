@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Builds the image and prints its digests: build.sh full|cpu [--no-cache]
 #
-#   full   with docker or podman, whichever is there; needs a registry for the base images, and hours to compile
+#   full   with docker, or podman if there is no docker; needs a registry for the base images, and hours to compile
 #   cpu    with buildah, from a base made of Debian packages; needs no registry, no daemon and no GPU
 #
-# Leaves, in build/image/: el-LOCK.id (the image's ID, which is its config digest), el-LOCK.sbom.json and, for cpu,
+# Writes into build/image/: el-LOCK.id (the image's ID, which is its config digest), el-LOCK.sbom.json and, for cpu,
 # el-LOCK.oci.tar with el-LOCK.manifest (the manifest digest).
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.."
@@ -27,15 +27,15 @@ if [ "$kind" = cpu ]; then
     needs buildah podman skopeo mmdebstrap
     needs_root "a build without a registry"
 elif ! docker info >/dev/null 2>&1; then
-    needs podman # or a docker whose daemon answers
+    needs podman # docker would do, but its daemon does not answer
 fi
 
-# Exactly this folder, whoever owns it (`sudo make image-cpu`), whatever repository a hook points to.
+# git reads exactly this folder, whoever owns it (`sudo make image-cpu`) and whatever repository a hook points to.
 # shellcheck disable=SC2086 # names
 unset ${!GIT_@}
 checkout() { GIT_CEILING_DIRECTORIES=$(dirname -- "$PWD") git -c "safe.directory=$PWD" "$@"; }
 commit=$(checkout rev-parse --verify 'HEAD^{commit}') || {
-    echo "$PWD: not a git clone with a commit; build from a git clone, because the image records which code it holds" >&2
+    echo "$PWD has no commit: build from a git clone, because the image records the commit of its code" >&2
     exit 66
 }
 changes=$(checkout status --porcelain --untracked-files=normal)
@@ -44,7 +44,7 @@ dirty=false
 
 out=${EXPLICIT_IMAGE_OUT:-build/image}
 mkdir -p -- "$out"
-# What an earlier build left is not this one's.
+# Files of an earlier build must not pass for this one's.
 rm -f -- "$out/el-$kind".{id,sbom.json,oci.tar,oci.tar.part,manifest}
 lock_sha256=$(sha256sum "$lock" | cut -d ' ' -f 1)
 tag=lock-${lock_sha256:0:12}
@@ -54,7 +54,7 @@ ca=${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}
 [ ! -e "$ca" ] || arguments+=(--secret "id=ca,src=$ca")
 [ -z "${COMPUTE_CAPABILITIES:-}" ] || arguments+=(--build-arg "COMPUTE_CAPABILITIES=$COMPUTE_CAPABILITIES")
 if [ "$kind" = full ] && [[ " $* " != *BASE_IMAGE=* ]]; then
-    # For the label: the digest that the Dockerfile pins for what runs.
+    # For the label: the digest of the runtime base in the Dockerfile.
     arguments+=(--build-arg "BASE_DIGEST=$(sed -nE 's/^FROM .*-runtime-.*@(sha256:[0-9a-f]{64})\}$/\1/p' Dockerfile)")
 fi
 [ -z "${COMPILE_JOBS:-}" ] || arguments+=(--build-arg "COMPILE_JOBS=$COMPILE_JOBS")
@@ -67,7 +67,7 @@ if [ "$kind" = cpu ]; then
         "${arguments[@]}" "$@" --iidfile "$out/el-$kind.id" -t "$name:lock" -t "$name:$tag" .
     engine=podman
 elif docker info >/dev/null 2>&1; then
-    # Unlike podman, it dates the files of the layers with the time of the build: two builds differ in their digests.
+    # Unlike podman, docker gives the layers' files the time of the build: the digests of two builds differ.
     docker build "${arguments[@]}" "$@" \
         --iidfile "$out/el-$kind.id" -t "$name:lock" -t "$name:$tag" .
     engine=docker
@@ -86,7 +86,7 @@ echo "image    $name:lock, $name:$tag"
 echo "config   $id"
 echo "sbom     sha256:$(sha256sum "$out/el-$kind.sbom.json" | cut -d ' ' -f 1)  $out/el-$kind.sbom.json"
 if [ "$kind" = cpu ]; then
-    # Uncompressed: compressing 6 GB takes minutes, and the one who reads it would undo it.
+    # Uncompressed: compressing 6 GB takes minutes, and readers would have to decompress it again.
     skopeo copy --quiet --dest-oci-accept-uncompressed-layers --digestfile "$out/el-$kind.manifest" \
         "containers-storage:$name:lock" "oci-archive:$out/el-$kind.oci.tar.part:$name:lock"
     mv -- "$out/el-$kind.oci.tar.part" "$out/el-$kind.oci.tar"

@@ -1,14 +1,14 @@
 #!/bin/sh
-# Compiles what has no wheel from the sources that packages.sh fetched and checked, without network, and then all Python
-# files of the environment to bytecode.
+# Compiles packages without wheels from the sources that packages.sh downloaded and checked, without network, and then
+# all Python files of the environment to bytecode.
 #
-# The bytecode carries no time and is never compared with its source (files of an image do not change), so that two
-# builds agree, and so that a container with a read-only root does not compile all of torch at each start.
+# The bytecode holds no time and is never compared with its source, because files of an image do not change. So two builds
+# are equal, and a container with a read-only root does not compile all of torch at each start.
 set -eu
 umask 022
 cd /opt/build
 if [ -s sources.txt ]; then
-    # flash-attn's setup passes over any other in silence.
+    # flash-attn's setup ignores other capabilities without an error.
     for capability in $COMPUTE_CAPABILITIES; do
         case $capability in
             8.0 | 9.0 | 10.0 | 12.0) ;;
@@ -17,11 +17,11 @@ if [ -s sources.txt ]; then
     done
     export FLASH_ATTENTION_FORCE_BUILD=TRUE CAUSAL_CONV1D_FORCE_BUILD=TRUE
     export TORCH_CUDA_ARCH_LIST="$COMPUTE_CAPABILITIES" MAX_JOBS="$COMPILE_JOBS" NVCC_THREADS=1
-    # flash-attn's own name for the same: 9.0 is 90.
+    # flash-attn writes 9.0 as 90.
     FLASH_ATTN_CUDA_ARCHS=$(echo "$COMPUTE_CAPABILITIES" | tr -d . | tr ' ' ';')
     export FLASH_ATTN_CUDA_ARCHS
     export PYTHONPATH=/opt/build/no_network PYTHONDONTWRITEBYTECODE=1 PYTHONHASHSEED=0
-    # Where the builder allows it, there is no network at all.
+    # Without any network, where the builder allows it.
     alone=
     if unshare --net true 2>/dev/null; then alone='unshare --net'; fi
     python3 -m venv /opt/build/pip
@@ -29,7 +29,8 @@ if [ -s sources.txt ]; then
         --no-build-isolation --require-hashes --no-binary :all: --find-links /opt/sources --no-compile -r sources.txt
     rm -rf /opt/build/pip
 fi
-# One process: bytecode depends on what its compiler has seen before. Forced, and nothing else writes any: the interpreter
-# itself imports setuptools at its start, and would leave bytecode with the time of the build in it.
+# In one process, because bytecode depends on what the process compiled before. All files are compiled again (-f), and
+# no other process writes bytecode: the interpreter imports setuptools when it starts, and its bytecode would hold the
+# time of the build.
 PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1 /opt/env/bin/python -m compileall -q -f -j 1 --invalidation-mode unchecked-hash /opt/env/lib ||
-    echo "some files are no Python of this version, as in every environment (templates, examples)"
+    echo "some files cannot be compiled by this version of Python (templates and examples, as in every environment)"

@@ -1,7 +1,7 @@
-"""What an image says about itself, as JSON on standard output: the file that the gates and every run's record read.
+"""The image's record of itself, as JSON on standard output; the gates and every run's record read this file.
 
-An image cannot know its own digest. It can know what it was made of: the lock, the commit, the base image and the bill
-of materials.
+An image cannot hold its own digest, but it can hold the identity of what it was made of: the lock, the commit, the base
+image and the bill of materials.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The Python packages of the lock, by hash: wheels into /opt/env, sources to be compiled into /opt/sources, and the tools
-# of the build into /opt/tools. This is the only step of the build that downloads Python packages.
+# Downloads the Python packages of the lock, checked by hash: wheels into /opt/env, sources that must be compiled into
+# /opt/sources, and the tools of the build into /opt/tools. No other step of the build downloads Python packages.
 #
 # usage: packages.sh fetch
 set -eu
@@ -33,7 +33,7 @@ install() { # FOLDER REQUIREMENTS OPTION...
         "$@" -r "$requirements"
 }
 
-# Named in the lock's head; these have no wheels.
+# Packages without wheels; the lock's head names them.
 sources=$(sed -n 's/^# compiled_from_source = \[\(.*\)\]$/\1/p' "$lock" | tr -d '",')
 cp "$lock" "$work/wheels.txt"
 : >/opt/build/sources.txt
@@ -47,7 +47,7 @@ install /opt/env "$work/wheels.txt" --no-deps
 install /opt/tools image.lock
 mkdir -p /opt/sources
 if [ -s /opt/build/sources.txt ]; then
-    # pip asks each source for its metadata; their build scripts then must not compile yet.
+    # pip runs each source's build script for its metadata; the script must not compile yet.
     "$work/bootstrap/bin/python" -m pip --python /opt/env/bin/python download --quiet --require-hashes --no-deps \
         --no-binary :all: --no-build-isolation --dest /opt/sources -r /opt/build/sources.txt
 fi

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Converts the image into a SIF for Apptainer and prints its digests: sif.sh full|cpu
 #
-# Reads build/image/el-LOCK.oci.tar, which the build of the CPU image leaves and which is made here from the image in
-# docker's or podman's store otherwise. The SIF's bytes differ from one conversion to the next (it holds times); what it
-# was made of is the manifest digest, which is printed beside it.
+# Reads build/image/el-LOCK.oci.tar. The build of the CPU image writes that file; otherwise it is made here from the image
+# in docker's or podman's store. The SIF's bytes differ from one conversion to the next, because it holds times; the
+# manifest digest, which is printed beside its own, identifies what it was made of.
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.."
 # shellcheck source=deploy/image/tools.sh
@@ -15,7 +15,7 @@ case $kind in
 esac
 out=${EXPLICIT_IMAGE_OUT:-build/image}
 archive=$out/el-$kind.oci.tar sif=$out/el-$kind.sif
-[ -s "$out/el-$kind.id" ] || { echo "$out/el-$kind.id: no image yet; make image, or make image-cpu" >&2; exit 66; }
+[ -s "$out/el-$kind.id" ] || { echo "$out/el-$kind.id: no such file; build the image first: make image, or make image-cpu" >&2; exit 66; }
 id=$(cat -- "$out/el-$kind.id")
 if [ ! -e "$archive" ]; then
     needs skopeo
@@ -28,9 +28,9 @@ if [ ! -e "$archive" ]; then
     mv -- "$archive.part" "$archive"
 fi
 export APPTAINER_TMPDIR=${APPTAINER_TMPDIR:-${TMPDIR:-/tmp}} APPTAINER_CACHEDIR=${APPTAINER_CACHEDIR:-$out/apptainer-cache}
-# Never a new SIF beside an old one's digests.
+# A new SIF must not stand beside the digests of an old one.
 rm -f -- "$sif.digest" "$sif.source"
-# The default compression takes several times as long, for a file a tenth smaller.
+# The default compression takes several times as long, and makes the file only a tenth smaller.
 deploy/image/apptainer.sh build --force --mksquashfs-args "-comp zstd -Xcompression-level 3" "$sif" "oci-archive:$archive"
 sha256sum "$sif" | cut -d ' ' -f 1 | sed 's/^/sha256:/' >"$sif.digest"
 printf "config=%s,manifest=%s" "$id" "$(cat "$out/el-$kind.manifest")" >"$sif.source"

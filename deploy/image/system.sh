@@ -1,11 +1,11 @@
 #!/bin/sh
-# The packages of the system: Python, tini, and what compiles. Where the base image has them, nothing is downloaded.
+# Installs the packages of the system: Python, tini, compilers. Those that the base image has are not downloaded.
 #
 # usage: system.sh build|runtime
 #
 # Their versions are those of the distribution's archive on the day of the build; the bill of materials names them.
-# The full image keeps a C compiler and Python's headers at run time, because Triton compiles the launcher of each
-# kernel (flash-linear-attention's among them) with them. The CPU image compiles nothing.
+# The full image keeps a C compiler and Python's headers at run time, because Triton uses them to compile the launcher of
+# each kernel (flash-linear-attention's among them). The CPU image compiles nothing.
 set -eu
 stage=$1
 umask 022
@@ -37,6 +37,6 @@ if [ -n "$wanted" ]; then
     apt-get install -qy --no-install-recommends $wanted
     apt-get clean
 fi
-# What differs from one build to the next, and nobody reads.
+# Files that differ from one build to the next, and that nothing reads.
 rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/ldconfig/aux-cache /var/cache/debconf/*-old \
     /var/log/apt /var/log/dpkg.log /var/log/alternatives.log /var/log/bootstrap.log

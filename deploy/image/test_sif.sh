@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Converts the CPU image with Apptainer and runs the smoke plan from the SIF: read-only, without network, under another
-# uid, with nothing of the host's environment. Phase 1 stops at a checkpoint with 75, phase 2 proves that it went on.
+# uid, and without the host's environment. Phase 1 stops at a checkpoint with 75, phase 2 proves that it resumed from it.
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.."
 deploy/image/sif.sh cpu
@@ -8,7 +8,7 @@ work=$(mktemp -d /tmp/el-sif.XXXXXX)
 trap 'rm -rf -- "$work"' EXIT
 chmod 777 "$work"
 sif=$PWD/build/image/el-cpu.sif
-# Not by --env, which takes the commas for ends of variables.
+# Not with --env, which would split the value at its commas.
 APPTAINERENV_EXPLICIT_IMAGE_DIGEST=config=$(cat build/image/el-cpu.id),manifest=$(cat build/image/el-cpu.manifest),sif=$(cat "$sif.digest")
 export APPTAINERENV_EXPLICIT_IMAGE_DIGEST APPTAINERENV_TMPDIR=/tmp EXPLICIT_APPTAINER_USER=1234
 deploy/image/apptainer.sh run --containall --cleanenv --no-home --net --network none --bind "$work:/out" --pwd /work \

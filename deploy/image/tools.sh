@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Read by the other scripts: needs TOOL... ends them where a program is missing, and says what to install.
+# Sourced by the other scripts: `needs TOOL...` ends them if a program is missing, and prints what to install.
 
 needs() {
     local tool missing=()
@@ -7,7 +7,7 @@ needs() {
         command -v -- "$tool" >/dev/null || missing+=("$tool")
     done
     if [ ${#missing[@]} -gt 0 ]; then
-        echo "missing here: ${missing[*]}; on Debian or Ubuntu: apt-get install ${missing[*]}" >&2
+        echo "programs that are missing: ${missing[*]}; on Debian or Ubuntu: apt-get install ${missing[*]}" >&2
         exit 69
     fi
 }

@@ -17,8 +17,8 @@ for name in id manifest sbom.json; do
     fi
 done
 if [ "$code" -eq 0 ]; then
-    # Same ID: the names of the second are dropped, the image stays.
-    # podman takes all names from an image, the first's too, unless told which.
+    # Both builds are one image with one ID. Only the second build's names are removed; without names as arguments,
+    # podman untag would remove the first build's too.
     mapfile -t names < <(podman image inspect --format '{{join .RepoTags "\n"}}' localhost/el-second:lock | grep /el-second:)
     podman untag localhost/el-second:lock "${names[@]}"
     rm -rf -- "$second"

@@ -15,7 +15,7 @@ def rank_share(ceiling: int, *, rank: int, world_size: int) -> int:
     What cannot be divided goes to the first ranks, one token each, so that the shares add up to the ceiling.
 
     Raises:
-        ValueError: If there is no such rank or the ceiling is negative.
+        ValueError: If the rank does not exist or the ceiling is negative.
     """
     if not 0 <= rank < world_size or ceiling < 0:
         raise ValueError(f"no share of {ceiling} tokens for rank {rank} of {world_size}")

@@ -8,8 +8,9 @@ copied run still resumes.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+
+from explicit_learning.files.typed_json import document
 
 __all__ = ["Frontier", "RankFrontiers"]
 
@@ -32,16 +33,8 @@ class Frontier:
     tokens: int
     digest: str
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the frontier in the form of ``schemas/frontier.schema.json``."""
-        return asdict(self)
 
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Frontier:
-        """Build a frontier from JSON that has passed its schema."""
-        return cls(**value)
-
-
+@document("rank-frontiers")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFrontiers:
     """Where one rank's ledger and trace stood at a checkpoint."""
@@ -49,13 +42,3 @@ class RankFrontiers:
     rank: int
     ledger: Frontier
     trace: Frontier
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the frontiers as they stand in a checkpoint's mark."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> RankFrontiers:
-        """Build frontiers from JSON that has passed its schema."""
-        ledger, trace = Frontier.from_json(value["ledger"]), Frontier.from_json(value["trace"])
-        return cls(rank=value["rank"], ledger=ledger, trace=trace)

@@ -1,46 +1,29 @@
 """The ledger: every sampled completion's token count, against a hard ceiling.
 
-"The same number of completions" is a claim about arms that are compared, so sampling is counted where it happens, and
-a completion that is counted twice, or under a name the plan does not know, is an error of the program: it is refused
+"The same number of completions" is a claim about arms that are compared, so sampling is counted where it happens. A
+completion that is counted twice, or under a name that the plan does not have, is an error of the program: it is refused
 before anything is written, never corrected.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-from explicit_learning.accounting.binding import Binding, log_file
-from explicit_learning.accounting.log import AppendLog
-from explicit_learning.errors import ExitCode, Fault, Refusal
+from explicit_learning.accounting.log import AppendLog, read_log
+from explicit_learning.accounting.rows import LedgerEntry
+from explicit_learning.errors import Context, ExitCode, Fault, Refusal
+from explicit_learning.files.typed_json import DEFECT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from explicit_learning.accounting.binding import Binding
     from explicit_learning.accounting.frontier import Frontier
+    from explicit_learning.accounting.rows import SampledCompletion
     from explicit_learning.accounting.set_aside import SetAside
 
-__all__ = ["Ledger", "LedgerEntry", "Seen"]
-
-GATE = "accounting"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerEntry:
-    """One sampled completion; with the run's id, (slot, visit, generation) names it.
-
-    Attributes:
-        slot_id: The comparison slot.
-        visit: Earlier uses of the slot in this run.
-        generation: Index of the completion in its group, from 0.
-        token_count: Sampled tokens, terminal token included, padding excluded.
-    """
-
-    slot_id: str
-    visit: int
-    generation: int
-    token_count: int
+__all__ = ["Ledger", "Seen", "read_ledger"]
 
 
 class Seen:
@@ -61,13 +44,23 @@ class Seen:
         return bool(self.groups.get((slot_id, visit), 0) >> generation & 1)
 
 
+def read_ledger(run: Path, binding: Binding) -> Iterator[LedgerEntry]:
+    """Yield all entries of a rank's ledger; the first one is line 2.
+
+    Raises:
+        Refusal: If the file is missing or unreadable, belongs to something else, or has a line that breaks its schema.
+    """
+    return read_log(run, binding, "ledger", LedgerEntry)
+
+
 class Ledger:
     """One rank's open ledger."""
 
-    def __init__(self, binding: Binding, log: AppendLog, seen: Seen) -> None:
+    def __init__(self, binding: Binding, log: AppendLog[LedgerEntry], seen: Seen) -> None:
         self.binding = binding
         self._log = log
         self._seen = seen
+        self._context = Context(gate="accounting", file=log.file, fix=DEFECT, exit_code=ExitCode.INTERNAL)
 
     @classmethod
     def open(cls, run: Path, binding: Binding, frontier: Frontier | None = None) -> Ledger:
@@ -84,11 +77,10 @@ class Ledger:
         """
         seen = Seen()
 
-        def visit(row: dict[str, Any]) -> None:
-            seen.add(row["slot_id"], row["visit"], row["generation"])
+        def visit(entry: LedgerEntry) -> None:
+            seen.add(entry.slot_id, entry.visit, entry.generation)
 
-        file, header = log_file("ledger", binding.rank), binding.header("ledger")
-        return cls(binding, AppendLog.open(run, file, header=header, frontier=frontier, visit=visit), seen)
+        return cls(binding, AppendLog.open(run, binding, "ledger", LedgerEntry, frontier=frontier, visit=visit), seen)
 
     @property
     def set_aside(self) -> SetAside | None:
@@ -110,20 +102,29 @@ class Ledger:
         """Tokens that this rank may still sample."""
         return self.binding.rank_ceiling - self._log.tokens
 
-    def append(self, entries: Iterable[LedgerEntry]) -> None:
+    def append(self, completions: Iterable[SampledCompletion]) -> None:
         """Count completions: all of them, or, if one is refused, none.
 
         Raises:
-            Refusal: With every entry that is a duplicate, has an unknown generation, a negative visit or a count below
-                1; and if the total would exceed the rank's ceiling.
+            Refusal: With every completion that is a duplicate, has an unknown generation, a negative visit or a count
+                below 1; if the total would exceed the rank's ceiling; or with the first entry that breaks its schema.
             OSError: If the disk is full or failing; the ledger then refuses to go on.
         """
-        batch = list(entries)
+        batch = list(completions)
         if faults := list(self._faults(batch)):
             raise Refusal(faults)
-        self._log.append({"run_id": self.binding.run_id, **asdict(entry)} for entry in batch)
-        for entry in batch:
-            self._seen.add(entry.slot_id, entry.visit, entry.generation)
+        self._log.append(
+            LedgerEntry(
+                run_id=self.binding.run_id,
+                slot_id=completion.slot_id,
+                visit=completion.visit,
+                generation=completion.generation,
+                token_count=completion.token_count,
+            )
+            for completion in batch
+        )
+        for completion in batch:
+            self._seen.add(completion.slot_id, completion.visit, completion.generation)
 
     def frontier(self) -> Frontier:
         """Flush to the disk and return the position of the end.
@@ -143,27 +144,22 @@ class Ledger:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _faults(self, batch: list[LedgerEntry]) -> Iterator[Fault]:
-        fresh = Seen()
-        for entry in batch:
-            name = f"completion {self.binding.run_id}/{entry.slot_id}/{entry.visit}/{entry.generation}"
-            if not 0 <= entry.generation < self.binding.num_generations:
-                yield self._fault(name, f"a generation from 0 to {self.binding.num_generations - 1}")
-            elif entry.visit < 0:
-                yield self._fault(name, "a visit from 0")
-            elif self._seen.has(entry.slot_id, entry.visit, entry.generation):
-                yield self._fault(f"{name}, which was counted before", "each completion once")
-            elif not fresh.add(entry.slot_id, entry.visit, entry.generation):
-                yield self._fault(f"{name} twice in one batch", "each completion once")
-            if entry.token_count < 1:
-                yield self._fault(f"{entry.token_count} tokens for {name}", "at least 1 token")
-        total = sum(entry.token_count for entry in batch)
+    def _faults(self, batch: list[SampledCompletion]) -> Iterator[Fault]:
+        fault, fresh = self._context.fault, Seen()
+        for completion in batch:
+            key = completion.slot_id, completion.visit, completion.generation
+            name = f"completion {self.binding.run_id}/{'/'.join(map(str, key))}"
+            if not 0 <= completion.generation < self.binding.num_generations:
+                yield fault(found=name, expected=f"a generation from 0 to {self.binding.num_generations - 1}")
+            elif completion.visit < 0:
+                yield fault(found=name, expected="a visit of 0 or more")
+            elif self._seen.has(*key):
+                yield fault(found=f"{name}, which was counted before", expected="each completion once")
+            elif not fresh.add(*key):
+                yield fault(found=f"{name} twice in one batch", expected="each completion once")
+            if completion.token_count < 1:
+                yield fault(found=f"{completion.token_count} tokens for {name}", expected="at least 1 token")
+        total = sum(completion.token_count for completion in batch)
         if total > self.remaining_tokens:
-            found = f"{self.tokens:,} + {total:,} tokens"
-            yield self._fault(found, f"at most {self.binding.rank_ceiling:,}, rank {self.binding.rank}'s ceiling")
-
-    def _fault(self, found: str, expected: str) -> Fault:
-        fix = "nothing was written: report this as a defect of the trainer"
-        return Fault(
-            gate=GATE, file=self._log.file, found=found, expected=expected, fix=fix, exit_code=ExitCode.INTERNAL
-        )
+            ceiling = f"{self.binding.rank_ceiling:,}, the ceiling of rank {self.binding.rank}"
+            yield fault(found=f"{self.tokens:,} + {total:,} tokens", expected=f"at most {ceiling}")

@@ -12,27 +12,59 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 
+from explicit_learning.accounting.binding import check_header, log_file
 from explicit_learning.accounting.frontier import Frontier
 from explicit_learning.accounting.set_aside import SetAside, set_aside_tail
-from explicit_learning.errors import Fault, Refusal, found_text
+from explicit_learning.errors import Context, found_text
 from explicit_learning.files.atomic import fsync_folder, write_bytes
 from explicit_learning.files.canonical import canonical_bytes
+from explicit_learning.files.jsonl import read_rows
+from explicit_learning.files.strict_json import parse_json
+from explicit_learning.files.typed_json import checked_json, parsed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-__all__ = ["AppendLog"]
+    from explicit_learning.accounting.binding import Binding, Kind
 
-GATE = "accounting"
+__all__ = ["AppendLog", "read_log"]
+
 CHUNK = 1 << 20
-OTHER_RUN = "resume with the plan and the data the run began with, or begin a new run (--out)"
-RESTORE = "restore the run directory from a copy: rows that a checkpoint counts are missing or were changed"
+RESTORE = "rows that a checkpoint counts are missing or were changed: restore the run directory from a copy"
+CONTEXT = Context(gate="accounting", fix=RESTORE)
 
 
-class AppendLog:
+class Row(Protocol):
+    """A typed document, one line of a file."""
+
+    @property
+    def token_count(self) -> int:
+        """Sampled tokens."""
+
+
+RowT = TypeVar("RowT", bound=Row)
+
+
+def read_log(run: Path, binding: Binding, kind: Kind, row_type: type[RowT]) -> Iterator[RowT]:
+    """Yield all rows of a file, in order; the first one is line 2.
+
+    Raises:
+        Refusal: If the file is missing or unreadable, is bound to something else, or has a line that breaks its schema.
+    """
+    path = run / log_file(kind, binding.rank)
+    lines = read_rows(path, gate=CONTEXT.gate)
+    _, header = next(lines, (1, None))
+    if header is None:
+        raise CONTEXT.at(path).refusal(found="an empty file", expected=f"the header of a {kind} in its first line")
+    check_header(header, binding.header(kind), file=str(path))
+    for number, value in lines:
+        yield parsed(value, row_type, gate=CONTEXT.gate, file=f"{path}:{number}", fix=RESTORE)
+
+
+class AppendLog(Generic[RowT]):
     """An open file of canonical JSON lines, positioned at its end."""
 
     def __init__(self, run: Path, at: Frontier, state: hashlib._Hash, aside: SetAside | None) -> None:
@@ -46,33 +78,39 @@ class AppendLog:
     def open(
         cls,
         run: Path,
-        file: str,
+        binding: Binding,
+        kind: Kind,
+        row_type: type[RowT],
         *,
-        header: dict[str, Any],
         frontier: Frontier | None,
-        visit: Callable[[dict[str, Any]], None] | None = None,
-    ) -> AppendLog:
+        visit: Callable[[RowT], None] | None = None,
+    ) -> AppendLog[RowT]:
         """Open a file exactly at a frontier.
 
         Args:
             run: The run directory.
-            file: The file, as a POSIX path relative to it.
-            header: The file's first line.
+            binding: What the file belongs to.
+            kind: Which of a rank's files.
+            row_type: The class of its rows.
             frontier: The position to continue from; ``None`` is the beginning.
-            visit: Called with every row before the frontier.
+            visit: Called with every row before the frontier; without it rows are hashed and not read.
 
         Raises:
             Refusal: If the file is bound to something else, or what lies before the frontier is not what was written.
             OSError: If the file cannot be read or written.
         """
-        path, first = run / file, canonical_bytes(header) + b"\n"
+        file, header = log_file(kind, binding.rank), binding.header(kind)
+        path = run / file
+        first = canonical_bytes(checked_json(header, gate=CONTEXT.gate, file=file)) + b"\n"
         if frontier is None:
-            _begin(path, first)
-        _check_header(path, first)
+            _start(path, first)
+        if (found := _first_line(path)) != first:
+            value = parse_json(found, gate=CONTEXT.gate, file=f"{path}:1", fix=RESTORE)
+            check_header(value, header, file=str(path))
         at = frontier or Frontier(file=file, offset=len(first), rows=0, tokens=0, digest=_sha256(first).hexdigest())
         state = _check_prefix(path, file, at)
         if visit is not None:
-            _visit(path, at, visit)
+            _visit(path, at, row_type, visit)
         return cls(run, at, state, set_aside_tail(run, file, at.offset))
 
     @property
@@ -85,21 +123,23 @@ class AppendLog:
         """Sum of the rows' token counts so far."""
         return self._tokens
 
-    def append(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Write rows at the end, in one write. Each must hold an integer ``token_count``.
+    def append(self, rows: Iterable[RowT]) -> None:
+        """Write rows at the end, in one write, once all of them have passed their schema.
 
         Raises:
+            Refusal: With the first row that breaks its schema (exit code 70).
             OSError: If the disk is full or failing. The file may then end in a torn line, which the next opening cuts;
                 this object refuses to go on.
             ValueError: If the file is closed.
         """
         batch = list(rows)
-        data = b"".join(canonical_bytes(row) + b"\n" for row in batch)
+        lines = [canonical_bytes(checked_json(row, gate=CONTEXT.gate, file=self.file)) + b"\n" for row in batch]
+        data = b"".join(lines)
         self._write(data)
         self._state.update(data)
         self._offset += len(data)
         self._rows += len(batch)
-        self._tokens += sum(row["token_count"] for row in batch)
+        self._tokens += sum(row.token_count for row in batch)
 
     def frontier(self) -> Frontier:
         """Flush the file to the disk and return the position of its end.
@@ -143,8 +183,8 @@ def _sha256(data: bytes = b"") -> hashlib._Hash:
     return hashlib.sha256(data)
 
 
-def _begin(path: Path, first: bytes) -> None:
-    """Create the file, or mend one that ends within its own header."""
+def _start(path: Path, first: bytes) -> None:
+    """Create the file, or write its header again where the file ends within it."""
     if path.exists():
         with path.open("rb") as stream:
             found = stream.read(len(first))
@@ -155,40 +195,21 @@ def _begin(path: Path, first: bytes) -> None:
     fsync_folder(path.parent.parent)
 
 
-def _check_header(path: Path, first: bytes) -> None:
+def _first_line(path: Path) -> bytes:
     try:
         with path.open("rb") as stream:
-            found = stream.readline(CHUNK)
+            return stream.readline(CHUNK)
     except FileNotFoundError:
-        _refuse(path, "", "no such file", "the file that the checkpoint counts rows of", RESTORE)
-    if found == first:
-        return
-    expected = json.loads(first)
-    try:
-        value = json.loads(found)
-        other = [name for name in expected if value[name] != expected[name]]
-    except (ValueError, KeyError, TypeError):
-        other = []
-    if not other:
-        _refuse(path, "", "a first line that is no header of this form", "the header of a ledger or trace", OTHER_RUN)
-    where = f"{path}:1"
-    raise Refusal(
-        Fault(
-            gate=GATE,
-            file=where,
-            pointer=f"/{name}",
-            found=found_text(value[name]),
-            expected=found_text(expected[name]),
-            fix=OTHER_RUN,
-        )
-        for name in other
-    )
+        expected = "the file whose rows the checkpoint counts"
+        raise CONTEXT.at(path).refusal(pointer="", found="no such file", expected=expected) from None
 
 
 def _check_prefix(path: Path, file: str, at: Frontier) -> hashlib._Hash:
     """Return the running hash of everything before the frontier, if that is what was written."""
+    refusal = CONTEXT.at(path).refusal
     if at.file != file:
-        _refuse(path, "/file", found_text(at.file), found_text(file), "use the frontier of this rank and file")
+        fix = "use the frontier of this rank and this file"
+        raise refusal(pointer="/file", found=found_text(at.file), expected=found_text(file), fix=fix)
     state, left, lines = _sha256(), at.offset, 0
     with path.open("rb", buffering=0) as stream:
         while left and (chunk := stream.read(min(left, CHUNK))):
@@ -196,27 +217,27 @@ def _check_prefix(path: Path, file: str, at: Frontier) -> hashlib._Hash:
             left -= len(chunk)
             lines += chunk.count(b"\n")
     if left:
-        size = at.offset - left
-        _refuse(path, "/offset", f"{size:,} bytes", f"at least {at.offset:,} bytes ({at.rows:,} rows)", RESTORE)
+        expected = f"at least {at.offset:,} bytes ({at.rows:,} rows)"
+        raise refusal(pointer="/offset", found=f"{at.offset - left:,} bytes", expected=expected)
     if (digest := state.hexdigest()) != at.digest:
         found = f"SHA-256 {digest} of the first {at.offset:,} bytes"
-        _refuse(path, "/digest", found, f"{at.digest}, of {at.rows:,} rows", RESTORE)
+        raise refusal(pointer="/digest", found=found, expected=f"{at.digest}, of {at.rows:,} rows")
     if lines != at.rows + 1:
-        _refuse(path, "/rows", f"{lines - 1:,} rows before the frontier", f"{at.rows:,} rows", RESTORE)
+        found = f"{lines - 1:,} rows before the frontier"
+        raise refusal(pointer="/rows", found=found, expected=f"{at.rows:,} rows")
     return state
 
 
-def _visit(path: Path, at: Frontier, visit: Callable[[dict[str, Any]], None]) -> None:
+def _visit(path: Path, at: Frontier, row_type: type[RowT], visit: Callable[[RowT], None]) -> None:
+    """Visit the rows before the frontier. Their digest is proven, so a plain JSON reader will do."""
     tokens = 0
     with path.open("rb") as stream:
         stream.readline()
-        for _ in range(at.rows):
-            row = json.loads(stream.readline())
-            tokens += row["token_count"]
+        for number in range(2, at.rows + 2):
+            value = json.loads(stream.readline())
+            row = parsed(value, row_type, gate=CONTEXT.gate, file=f"{path}:{number}", fix=RESTORE)
+            tokens += row.token_count
             visit(row)
     if tokens != at.tokens:
-        _refuse(path, "/tokens", f"{tokens:,} tokens before the frontier", f"{at.tokens:,} tokens", RESTORE)
-
-
-def _refuse(path: Path, pointer: str, found: str, expected: str, fix: str) -> NoReturn:
-    raise Refusal(Fault(gate=GATE, file=str(path), pointer=pointer, found=found, expected=expected, fix=fix))
+        found = f"{tokens:,} tokens before the frontier"
+        raise CONTEXT.at(path).refusal(pointer="/tokens", found=found, expected=f"{at.tokens:,} tokens")

@@ -1,10 +1,10 @@
 """Rows beyond a checkpoint's frontier: kept, counted, and out of the way.
 
-A killed run has sampled completions that its newest checkpoint knows nothing of. They will be sampled again, so they
-must leave the ledger, but they did cost tokens, so they are moved and not deleted.
+A killed run has sampled completions that its newest checkpoint does not count. They will be sampled again, so they must
+leave the ledger, but they did cost tokens, so they are moved and not deleted.
 
-A kill may strike between the copy and the cut, and must not make the same rows count twice. The copy therefore bears a
-``.pending`` name that says at which offset the cut is due: the next opening sees from the file's length whether the cut
+A kill may strike between the copy and the cut, and must not make the same rows count twice. The copy therefore has a
+``.pending`` name with the offset at which the cut is due: the next opening sees from the file's length whether the cut
 happened, and either only renames the copy or throws it away and starts over.
 """
 
@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from explicit_learning.files.atomic import fsync_folder, write_bytes
 
@@ -35,7 +35,7 @@ class SetAside:
         stored: Where the rows are now, relative to the run directory; ``None`` if there was no whole row.
         rows: Whole rows that were moved.
         tokens: Sum of their token counts.
-        unreadable_rows: How many of them are no JSON (a disk's fault, not a kill's); their tokens are not known.
+        unreadable_rows: How many of them are not JSON (damage by the disk, not by a kill); their tokens are not known.
         torn_bytes: Length of a last line without an end, which was cut and not kept.
     """
 
@@ -45,10 +45,6 @@ class SetAside:
     tokens: int
     unreadable_rows: int
     torn_bytes: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as an event's data."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

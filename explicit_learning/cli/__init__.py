@@ -17,16 +17,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from explicit_learning import __version__
-from explicit_learning.cli.output import print_refusal
-from explicit_learning.errors import ExitCode, Fault, Refusal, exit_code_of
+from explicit_learning.cli.output import answer
+from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.files.os_errors import write_fault
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from explicit_learning.errors import Fault
+
 __all__ = ["COMMANDS", "main"]
 
-# In the order in which a person meets them.
+# In the order in which a person needs them.
 COMMANDS = {
     "demo": "the whole story on a CPU: data, SFT, RL arms, evaluation",
     "data": "make a dataset",
@@ -41,20 +43,18 @@ COMMANDS = {
     "doctor": "what this machine has, and what would fail on it",
 }
 
-INTERRUPTED = Fault(
-    gate="program",
-    found="stopped before anything durable began",
-    expected="to go on",
+USAGE = Context(gate="usage", exit_code=ExitCode.USAGE)
+PROGRAM = Context(gate="program", exit_code=ExitCode.INTERNAL)
+INTERRUPTED = PROGRAM.fault(
+    found="an interrupt (Ctrl-C) before anything was written for good",
+    expected="no interrupt",
     fix="run the same command again",
     exit_code=ExitCode.STOPPED,
 )
 
 
 class Command(Protocol):
-    """What every module in this package offers."""
-
-    NAME: str
-    HELP: str
+    """What the module of every command offers."""
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +68,7 @@ class Command(Protocol):
 class _Parser(argparse.ArgumentParser):
     """A parser whose errors are answered as every other refusal is, and not with argparse's code 2.
 
-    It takes no abbreviations: ``--js`` would ask for JSON that a refusal of these very words could not know of.
+    It takes no abbreviations: a refusal of a wrong command line finds ``--json`` in its words, and would miss ``--js``.
     """
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - argparse's own
@@ -76,8 +76,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         usage = " ".join(self.format_usage().split())
-        fix = f"see `{self.prog} --help`"
-        raise Refusal(Fault(gate="usage", found=message, expected=usage, fix=fix, exit_code=ExitCode.USAGE))
+        raise USAGE.refusal(found=message, expected=usage, fix=f"see `{self.prog} --help`")
 
 
 def _command(name: str) -> Command:
@@ -99,7 +98,7 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _require_utf8(words: Sequence[str]) -> None:
-    """Refuse names that no record of a run could hold: all that is written is JSON, and so UTF-8.
+    """Refuse names that the records of a run cannot hold, which are JSON and so UTF-8.
 
     Raises:
         Refusal: If an argument, the working directory or the folder of all runs has such a name.
@@ -108,13 +107,11 @@ def _require_utf8(words: Sequence[str]) -> None:
     with suppress(FileNotFoundError):  # absolute paths work in a folder that is gone
         named.append(("working directory", str(Path.cwd())))
     faults = [
-        Fault(
-            gate="usage",
+        USAGE.fault(
             pointer=what,
             found=f"{os.fsencode(text)!r}, which is not UTF-8",
             expected="names in UTF-8",
             fix="rename the file or folder",
-            exit_code=ExitCode.USAGE,
         )
         for what, text in named
         if not text.isascii() and any("\udc80" <= character <= "\udcff" for character in text)
@@ -124,14 +121,13 @@ def _require_utf8(words: Sequence[str]) -> None:
 
 
 def _refuse(faults: tuple[Fault, ...], *, as_json: bool) -> int:
-    """Print why a command refused; where nobody can be told, as when a pipe's reader left, the exit code says it."""
+    """Print why a command refused, and return its exit code: 74 if nobody can read it, as when a pipe is closed."""
     try:
-        print_refusal(faults, as_json=as_json)
+        return int(answer(faults, as_json=as_json))
     except OSError:
-        # What is still buffered would fail once more, and loudly, when the interpreter flushes it at its end.
+        # What is still buffered would fail once more, with a traceback, when the interpreter flushes it at its end.
         sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - open until the end
         return int(ExitCode.IO)
-    return int(exit_code_of(faults))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -155,6 +151,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refuse((fault,), as_json=as_json)
     except Exception as error:  # noqa: BLE001 - the last line of defence: a defect must end with its own documented code
         traceback.print_exc()
-        found, fix = f"internal error: {type(error).__name__}: {error}", "please report the lines above"
-        fault = Fault(gate="program", found=found, expected="no defect", fix=fix, exit_code=ExitCode.INTERNAL)
+        fault = PROGRAM.fault(
+            found=f"internal error: {type(error).__name__}: {error}",
+            expected="no defect",
+            fix="report this as a defect, with the lines above (CONTRIBUTING.md says where)",
+        )
         return _refuse((fault,), as_json=as_json)

@@ -6,35 +6,34 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from explicit_learning.cli.output import add_json_argument, answer
+from explicit_learning.cli.output import add_json_argument, answer, print_warnings
 from explicit_learning.gates.check import check_plan
 from explicit_learning.plan.reading import read_plan
+from explicit_learning.rundir.layout import default_run_folder
 
 if TYPE_CHECKING:
     import argparse
 
     from explicit_learning.errors import ExitCode
 
-__all__ = ["HELP", "NAME", "add_arguments", "run"]
-
-NAME = "check"
-HELP = "check a plan against everything it names, and train nothing"
+__all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="a frozen plan")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="also check that the run can be written there")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="run folder (default: that of `el run`)")
     add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Check, and print every fault."""
-    checked = check_plan(read_plan(args.plan), out=args.out)
-    warnings = checked.document.warnings
-    for warning in warnings:
-        print(f"warning: {args.plan} {warning}", file=sys.stderr)
-    plan = checked.document.plan
+    document = read_plan(args.plan)
+    plan = document.plan
+    out = args.out if args.out or plan is None else default_run_folder(plan.run_id)
+    checked = check_plan(document, out=out)
+    warnings = document.warnings
+    print_warnings(args.plan, warnings)
     if not checked.faults and plan and not args.json:
         print(f"{args.plan}: run {plan.run_id} is in order", file=sys.stderr)
     return answer(checked.faults, as_json=args.json, warnings=list(warnings))

@@ -1,8 +1,8 @@
 """`el contracts`: the tests that need neither a GPU nor a checkout, in the environment that runs plans.
 
-An image is believed to be right because these pass in it, on the machine that is to run it, under the user and the
-restrictions of the run: the same tests that `make test` runs, less those that need git, a compiler or the tools of a
-checkout. They write to temporary folders only.
+They show that an image is right on the machine that is to run it, under the user and the restrictions of the run: the
+same tests that `make test` runs, less those that need git, a compiler or the tools of a checkout. They write to
+temporary folders only.
 """
 
 from __future__ import annotations
@@ -15,16 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.cli.output import add_json_argument, answer
-from explicit_learning.errors import ExitCode, Fault, Refusal
+from explicit_learning.errors import Context, ExitCode
 from explicit_learning.files.resources import ROOT
 
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["HELP", "NAME", "add_arguments", "run"]
-
-NAME = "contracts"
-HELP = "the CPU contract tests, in this environment"
+__all__ = ["add_arguments", "run"]
 
 # Of pytest's markers: what takes long, and what needs more than an image has.
 LEFT_OUT = "not (slow or training or container or nodes or chaos or checkout)"
@@ -38,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    """Run the tests, whose own report is printed, and say how they ended.
+    """Run the tests, whose own report is printed, and answer whether they passed.
 
     Raises:
         Refusal: With exit code 70 if a test fails.
@@ -51,9 +48,9 @@ def run(args: argparse.Namespace) -> ExitCode:
         output = sys.stderr if args.json else None
         done = subprocess.run(command, cwd=ROOT, env=environment, stdout=output, check=False)  # noqa: S603 - our own Python
     if done.returncode:
-        found = f"pytest ended with {done.returncode} (its report is above)"
-        fix = "compare with another machine; if it fails there too, this image or checkout is broken"
-        raise Refusal(
-            Fault(gate="contracts", found=found, expected="every test passes", fix=fix, exit_code=ExitCode.INTERNAL)
+        raise Context(gate="contracts", exit_code=ExitCode.INTERNAL).refusal(
+            found=f"pytest ended with exit code {done.returncode} (its report is above)",
+            expected="exit code 0: every test passes",
+            fix="run it on another machine: if it fails there too, this image or checkout is broken",
         )
     return answer([], as_json=args.json)

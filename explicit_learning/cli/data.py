@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.errors import ExitCode
 
-__all__ = ["HELP", "NAME", "add_arguments", "run"]
-
-NAME = "data"
-HELP = "make a dataset"
+__all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    """Make the dataset, and say what it is."""
+    """Make the dataset, and print what is in it."""
     path = write_digits(args.out, seed=args.seed, size=args.size)
     manifest = load_dataset_manifest(path)
     if not args.json:

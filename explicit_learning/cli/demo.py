@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from explicit_learning.cli.experiment import run_and_show
+from explicit_learning.cli.experiment import run_and_print
 from explicit_learning.cli.numbers import positive, seed
 from explicit_learning.cli.output import add_json_argument
 from explicit_learning.experiment.document import narrow, read_experiment
@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 
     from explicit_learning.errors import ExitCode
 
-__all__ = ["HELP", "NAME", "add_arguments", "run"]
+__all__ = ["add_arguments", "run"]
 
-NAME = "demo"
-HELP = "the whole story on a CPU: data, SFT, RL arms, evaluation"
 # A CPU rank uses one core, and two runs take 2 x 1 GiB of memory: what the smallest machine has.
 JOBS = 2
 DEFAULT_OUT = Path("runs") / "demo"
@@ -45,6 +43,8 @@ def run(args: argparse.Namespace) -> ExitCode:
     document = PLANS / "demo" / ("experiment-quick.json" if args.quick else "experiment.json")
     arms = None if args.arms is None else [name.strip() for name in args.arms.split(",") if name.strip()]
     jobs = args.jobs or min(JOBS, len(os.sched_getaffinity(0)))
-    code = run_and_show(narrow(read_experiment(document), arms=arms, seed=args.seed), out, as_json=args.json, jobs=jobs)
+    code = run_and_print(
+        narrow(read_experiment(document), arms=arms, seed=args.seed), out, as_json=args.json, jobs=jobs
+    )
     say(f"demo finished in {time.monotonic() - started:.0f} s")
     return code

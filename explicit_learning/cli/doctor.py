@@ -1,188 +1,57 @@
-"""``el doctor``: what this machine has, and what would fail on it.
-
-Meant for the moment before a plan exists, and for pasting into a bug report: it needs no plan, leaves nothing behind,
-shows no host name and no secret. The two questions at the end (would a CPU plan start, would a GPU plan?) are put to
-the same gates that a run asks.
-"""
+"""``el doctor``: what this machine has, and what would fail on it."""
 
 from __future__ import annotations
 
 import json
-import os
-import platform
 import sys
-from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.errors import ExitCode, Fault, Refusal, exit_code_of
-from explicit_learning.gates.disk import existing_ancestor
-from explicit_learning.gates.environment import check_environment
-from explicit_learning.gates.hardware import check_hardware
-from explicit_learning.gates.image import DIGEST_VARIABLE, check_image, image_identity
-from explicit_learning.gates.machine import measure_hardware, read_limits
-from explicit_learning.gates.nvml import Inventory, NvmlUnavailable, read_inventory
-from explicit_learning.gates.output import check_output
-from explicit_learning.gates.shm import SHARED_MEMORY, LoaderShape, check_shm, required_shm_bytes
-from explicit_learning.gates.visible import VisibleDevices, visible_devices
-from explicit_learning.lock import FULL_LOCK
-from explicit_learning.lock.installed import nearest_lock
-from explicit_learning.plan.typed_plan import Hardware
+from explicit_learning.cli.output import add_json_argument
+from explicit_learning.errors import ExitCode, exit_code_of, json_answer, print_json
+from explicit_learning.gates.doctor import examine
+from explicit_learning.gates.image import DIGEST_VARIABLE
+from explicit_learning.gates.nvml import NvmlUnavailable
+from explicit_learning.gates.shm import SHARED_MEMORY
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-__all__ = ["HELP", "NAME", "add_arguments", "run"]
+    from explicit_learning.errors import Fault
+    from explicit_learning.gates.doctor import Findings
+    from explicit_learning.gates.nvml import Inventory
+    from explicit_learning.gates.visible import VisibleDevices
 
-NAME = "doctor"
-HELP = "show what this machine has and what would fail on it"
+__all__ = ["add_arguments", "run"]
 
-SECRETS = ("EXPLICIT_SIGNING_KEY",)
-SHOWN_VARIABLES = (
-    "CUDA_VISIBLE_DEVICES",
-    "NVIDIA_VISIBLE_DEVICES",
-    "CUDA_DEVICE_ORDER",
-    "WORLD_SIZE",
-    "RANK",
-    "SLURM_NNODES",
-    "SLURM_NODEID",
-    "PYTHONPATH",
-)
-# Below these, runs have been seen to fail in ways that do not name the limit.
-FEW_OPEN_FILES = 4096
 SHOWN_FAULTS = 4
 SHOWN_WIDTH = 300
 GIB = 2**30
-# A plan that asks for nothing in particular: four workers that prefetch two batches, on rows that fill 4096 tokens of
-# Qwen3.5, one GPU per rank. The small one is the embedded default's.
-GPU_ROWS = LoaderShape(ranks=1, workers=4, prefetch=2, rows_per_batch=4, tokens_per_row=4096, image_tokens_per_row=2048)
-CPU_ROWS = LoaderShape(ranks=1, workers=4, prefetch=2, rows_per_batch=16, tokens_per_row=128, image_tokens_per_row=4)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Findings:
-    """Everything that was found out."""
-
-    inventory: Inventory | NvmlUnavailable
-    visible: VisibleDevices
-    machine: dict[str, Any]
-    limits: dict[str, int | None]
-    disk: dict[str, Any]
-    image: dict[str, Any]
-    variables: dict[str, str]
-    lock: str
-    cpu_faults: list[Fault]
-    gpu_faults: list[Fault]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    add_json_argument(parser)
 
 
-def run(arguments: argparse.Namespace) -> ExitCode:
+def run(args: argparse.Namespace) -> ExitCode:
     """Look at the machine and print what was found.
 
     Returns:
         `ExitCode.DONE` if some plan could run here, else the code that a CPU plan would end with.
     """
-    findings = _examine()
-    runnable = not findings.cpu_faults or not findings.gpu_faults
-    code = ExitCode.DONE if runnable else exit_code_of(findings.cpu_faults)
-    if arguments.json:
-        print(json.dumps(_to_json(findings, code), ensure_ascii=False), flush=True)
+    findings = examine()
+    refused = findings.cpu_faults if findings.gpu_faults else []
+    if args.json:
+        print_json(json_answer(refused, **_members(findings)))
     else:
         print("\n".join(_lines(findings)))
-    return code
+    return exit_code_of(refused)
 
 
-def _examine() -> _Findings:
-    inventory = read_inventory()
-    runs = Path(os.environ.get("EXPLICIT_RUNS") or "runs")
-    lock, cpu_environment, gpu_environment = _environment_faults()
-    output = check_output(runs / "RUN_ID", frozen_config_sha256=None)
-    visible = visible_devices(inventory.gpus if isinstance(inventory, Inventory) else (), os.environ)
-    return _Findings(
-        inventory=inventory,
-        visible=visible,
-        machine=measure_hardware(inventory),
-        limits=asdict(read_limits()),
-        disk=_disk(runs),
-        image=_image(),
-        variables=_variables(),
-        lock=lock,
-        cpu_faults=[
-            *cpu_environment,
-            *check_hardware(_any_hardware("cpu"), inventory=inventory),
-            *check_shm(required_shm_bytes(CPU_ROWS, "cpu")),
-            *output,
-        ],
-        gpu_faults=[
-            *gpu_environment,
-            *check_hardware(_any_hardware("cuda"), inventory=inventory),
-            *check_shm(required_shm_bytes(GPU_ROWS, "cuda")),
-            *output,
-        ],
-    )
-
-
-def _any_hardware(accelerator: str) -> Hardware:
-    return Hardware(
-        accelerator="cuda" if accelerator == "cuda" else "cpu",
-        world_size=1,
-        gpu_name_pattern=None,
-        compute_capability=None,
-        gpu_memory_gib=None,
-        driver_minimum=None,
-    )
-
-
-def _environment_faults() -> tuple[str, list[Fault], list[Fault]]:
-    """Return the nearest lock's name, what differs from it (CPU plans) and what from the full lock (GPU plans)."""
-    try:
-        nearest = nearest_lock()
-        cpu = check_environment(nearest)
-        gpu = cpu if nearest == FULL_LOCK else check_environment(FULL_LOCK)
-        cpu, gpu = ([*check_image(None, file=None), *faults] for faults in (cpu, gpu))
-    except Refusal as refusal:
-        return "unreadable", list(refusal.faults), list(refusal.faults)
-    return nearest.name, cpu, gpu
-
-
-def _disk(runs: Path) -> dict[str, Any]:
-    """Return the space where runs go by default."""
-    try:
-        status = os.statvfs(existing_ancestor(runs))
-    except OSError as error:
-        return {"folder": str(runs), "problem": error.strerror}
+def _members(findings: Findings) -> dict[str, Any]:
     return {
-        "folder": str(runs),
-        "free_bytes": status.f_bavail * status.f_frsize,
-        "total_bytes": status.f_blocks * status.f_frsize,
-    }
-
-
-def _image() -> dict[str, Any]:
-    """Return the image's identity: baked in where this runs in one, with the digests that its starter declared."""
-    try:
-        return image_identity()
-    except Refusal as refusal:
-        return {"problem": "; ".join(str(fault) for fault in refusal.faults)}
-
-
-def _variables() -> dict[str, str]:
-    names = [name for name in SHOWN_VARIABLES if name in os.environ]
-    names += sorted(name for name in os.environ if name.startswith("EXPLICIT_"))
-    return {name: "(set)" if name in SECRETS else os.environ[name] for name in names}
-
-
-def _to_json(findings: _Findings, code: ExitCode) -> dict[str, Any]:
-    return {
-        "ok": code == ExitCode.DONE,
-        "exit_code": int(code),
-        "faults": [] if code == ExitCode.DONE else [fault.to_json() for fault in findings.cpu_faults],
-        "python": platform.python_version(),
+        "python": findings.python,
         "lock": findings.lock,
         "machine": findings.machine,
         "limits": findings.limits,
@@ -190,7 +59,7 @@ def _to_json(findings: _Findings, code: ExitCode) -> dict[str, Any]:
         "image": findings.image,
         "variables": findings.variables,
         "visible_gpus": [gpu.uuid for gpu in findings.visible.gpus],
-        "notes": list(_notes(findings)),
+        "notes": list(findings.notes()),
         "would_fail": {
             "cpu": [fault.to_json() for fault in findings.cpu_faults],
             "cuda": [fault.to_json() for fault in findings.gpu_faults],
@@ -198,22 +67,10 @@ def _to_json(findings: _Findings, code: ExitCode) -> dict[str, Any]:
     }
 
 
-def _notes(findings: _Findings) -> Iterator[str]:
-    """Yield what stops no plan by itself, and yet explains failures."""
-    yield from findings.visible.notes
-    open_files = findings.limits["open_files"]
-    if open_files is not None and open_files < FEW_OPEN_FILES:
-        yield f"only {open_files} open files are allowed: loader workers need more (ulimit -n, docker --ulimit nofile)"
-    if len(findings.visible.gpus) > 1 and findings.limits["locked_memory_bytes"] is not None:
-        yield "locked memory is limited: NCCL may fail to register buffers (docker --ulimit memlock=-1)"
-    if findings.variables.get("NVIDIA_VISIBLE_DEVICES") in {"void", "none"}:
-        yield "NVIDIA_VISIBLE_DEVICES hides all GPUs from this container"
-
-
-def _lines(findings: _Findings) -> Iterator[str]:
+def _lines(findings: Findings) -> Iterator[str]:
     machine, limits = findings.machine, findings.limits
     cpu, nvidia = machine["cpu"], findings.inventory
-    yield _row("python", f"{platform.python_version()} ({sys.executable})")
+    yield _row("python", f"{findings.python} ({sys.executable})")
     yield _row("lock", f"nearest: {findings.lock}")
     yield _row("processor", f"{cpu['model']}, {cpu['usable_cores']} of {cpu['logical_cores']} cores")
     group = _size(limits["cgroup_memory_bytes"])
@@ -230,11 +87,11 @@ def _lines(findings: _Findings) -> Iterator[str]:
     yield from _image_lines(findings.image)
     for name, value in findings.variables.items():
         yield _row("variable", f"{name}={value}")
-    for note in _notes(findings):
+    for note in findings.notes():
         yield _row("note", note)
     yield ""
-    yield from _verdict("a CPU plan", findings.cpu_faults)
-    yield from _verdict("a GPU plan", findings.gpu_faults)
+    yield from _conclusion("a CPU plan", findings.cpu_faults)
+    yield from _conclusion("a GPU plan", findings.gpu_faults)
 
 
 def _image_lines(image: dict[str, Any]) -> Iterator[str]:
@@ -261,7 +118,7 @@ def _gpu_lines(inventory: Inventory | NvmlUnavailable, visible: VisibleDevices) 
         yield _row("", f"{gpu} {gpu.uuid}{hidden}")
 
 
-def _verdict(what: str, faults: list[Fault]) -> Iterator[str]:
+def _conclusion(what: str, faults: list[Fault]) -> Iterator[str]:
     if not faults:
         yield f"{what} could start here"
         return

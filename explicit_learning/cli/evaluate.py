@@ -14,10 +14,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.errors import ExitCode
 
-__all__ = ["HELP", "NAME", "add_arguments", "run"]
-
-NAME = "evaluate"
-HELP = "greedy evaluation of a run on its frozen evaluation rows"
+__all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,22 +8,19 @@ from typing import TYPE_CHECKING
 from explicit_learning.cli.freeze import count_sft
 from explicit_learning.cli.numbers import positive
 from explicit_learning.cli.output import add_json_argument, answer
-from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.experiment.document import read_experiment
-from explicit_learning.experiment.runner import StageFailedError, run_experiment
+from explicit_learning.experiment.runner import run_experiment
 from explicit_learning.launch.signals import StopRequest, stop_signals_to
 from explicit_learning.report.experiment import experiment_results, experiment_text, places_text, stage_text
 
 if TYPE_CHECKING:
     import argparse
 
+    from explicit_learning.errors import ExitCode
     from explicit_learning.experiment.document import Experiment
     from explicit_learning.experiment.runner import RunOfStage
 
-__all__ = ["HELP", "NAME", "add_arguments", "run", "run_and_show"]
-
-NAME = "experiment"
-HELP = "arms x seeds on one dataset; the same command again resumes"
+__all__ = ["add_arguments", "run", "run_and_print"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,14 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Run the experiment, and print what it shows."""
-    return run_and_show(read_experiment(args.document), args.out, as_json=args.json, jobs=args.jobs)
+    return run_and_print(read_experiment(args.document), args.out, as_json=args.json, jobs=args.jobs)
 
 
-def run_and_show(experiment: Experiment, out: Path, *, as_json: bool, jobs: int) -> ExitCode:
+def run_and_print(experiment: Experiment, out: Path, *, as_json: bool, jobs: int) -> ExitCode:
     """Run an experiment; print a table after each run and all results at the end.
 
     Raises:
-        Refusal: If a plan cannot be frozen, or a run ended with another code than 0, which is then the program's.
+        Refusal: If a plan cannot be frozen, or a run ends with another exit code than 0.
     """
     stop = StopRequest()
     stop_signals_to(stop)
@@ -53,13 +50,7 @@ def run_and_show(experiment: Experiment, out: Path, *, as_json: bool, jobs: int)
         if not as_json:
             print(stage_text(runs), flush=True)
 
-    try:
-        runs = run_experiment(experiment, out=out, count_sft=count_sft, after_stage=show, stop=stop, jobs=jobs)
-    except StageFailedError as failure:
-        code = ExitCode(failure.code) if failure.code in set(ExitCode) else ExitCode.INTERNAL
-        fix = "read the lines above; the same command again continues"
-        found = f"{failure} (logs: {out / failure.folder / 'logs'})"
-        raise Refusal(Fault(gate=NAME, found=found, expected="exit code 0", fix=fix, exit_code=code)) from None
+    runs = run_experiment(experiment, out=out, count_sft=count_sft, after_stage=show, stop=stop, jobs=jobs)
     results = experiment_results(runs)
     if not as_json:
         print(experiment_text(results))

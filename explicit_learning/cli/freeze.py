@@ -8,16 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.cli.output import add_json_argument, answer
-from explicit_learning.errors import ExitCode, Fault, Refusal
+from explicit_learning.errors import Context, ExitCode
 from explicit_learning.freeze.freezing import SftPass, freeze, read_draft
 
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["HELP", "NAME", "add_arguments", "count_sft", "run"]
-
-NAME = "freeze"
-HELP = "turn a draft into a frozen plan"
+__all__ = ["add_arguments", "count_sft", "run"]
 
 # Inside a draft, paths start at the draft's folder; on the command line a user means the working directory.
 PATHS = ("model.path", "initial_adapter.path", "prompt.path", "data.manifest")
@@ -38,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    """Freeze, and say where the plan is."""
+    """Freeze, and print where the plan is."""
     draft = read_draft(args.draft)
     for assignment in args.set:
         _assign(draft, assignment)
@@ -52,7 +49,7 @@ def run(args: argparse.Namespace) -> ExitCode:
 
 
 def _assign(draft: dict[str, Any], assignment: str) -> None:
-    """Set one field of a draft, in place: a value that is no JSON is taken as text, a path starts where the user is."""
+    """Set one field of a draft, in place: a value that is not JSON is text, a path starts at the working directory."""
     name, equals, text = assignment.partition("=")
     parts = name.split(".")
     try:
@@ -68,7 +65,8 @@ def _assign(draft: dict[str, Any], assignment: str) -> None:
             break
     if not equals or not all(parts) or not isinstance(holder, dict):
         fix = "write --set FIELD=VALUE with dots between nested fields, such as --set optimisation.max_steps=20"
-        raise Refusal(Fault(gate="usage", found=assignment, expected="FIELD=VALUE", fix=fix, exit_code=ExitCode.USAGE))
+        context = Context(gate="usage", exit_code=ExitCode.USAGE)
+        raise context.refusal(pointer="--set", found=assignment, expected="FIELD=VALUE", fix=fix)
     holder[parts[-1]] = value
 
 

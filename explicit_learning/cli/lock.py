@@ -16,10 +16,7 @@ from explicit_learning.lock.installed import nearest_lock
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["HELP", "NAME", "add_arguments", "run"]
-
-NAME = "lock"
-HELP = "compare the environment with the lock, or resolve the lock again"
+__all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

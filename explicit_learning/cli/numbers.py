@@ -15,7 +15,7 @@ def seed(text: str) -> int:
     """Read a seed.
 
     Raises:
-        ArgumentTypeError: If it is no integer from 0 to 4294967295.
+        ArgumentTypeError: If it is not an integer from 0 to 4294967295.
     """
     return _between(text, 0, MAXIMUM_SEED)
 
@@ -24,7 +24,7 @@ def positive(text: str) -> int:
     """Read a count of things to do at once.
 
     Raises:
-        ArgumentTypeError: If it is no integer from 1 to 1024.
+        ArgumentTypeError: If it is not an integer from 1 to 1024.
     """
     return _between(text, 1, MAXIMUM_COUNT)
 
@@ -35,5 +35,5 @@ def _between(text: str, low: int, high: int) -> int:
     except ValueError:
         value = low - 1
     if not low <= value <= high:
-        raise ArgumentTypeError(f"{text!r} is no integer from {low} to {high}")
+        raise ArgumentTypeError(f"{text!r} is not an integer from {low} to {high}")
     return value

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.errors import ExitCode, Fault, exit_code_of
+from explicit_learning.errors import exit_code_of, json_answer, print_json
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+    from pathlib import Path
 
-__all__ = ["add_json_argument", "answer", "print_refusal"]
+    from explicit_learning.errors import ExitCode, Fault
+
+__all__ = ["add_json_argument", "answer", "print_warnings"]
 
 
 def add_json_argument(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +23,7 @@ def add_json_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def answer(faults: Sequence[Fault], *, as_json: bool, **more: Any) -> ExitCode:  # noqa: ANN401 - JSON values
-    """Print a command's verdict and return its exit code.
+    """Print a command's answer and return its exit code.
 
     Args:
         faults: Why the answer is no; empty for yes.
@@ -30,13 +32,7 @@ def answer(faults: Sequence[Fault], *, as_json: bool, **more: Any) -> ExitCode: 
     """
     code = exit_code_of(faults)
     if as_json:
-        document = {
-            "ok": not faults,
-            "exit_code": int(code),
-            "faults": [fault.to_json() for fault in faults],
-            **more,
-        }
-        print(json.dumps(document), flush=True)  # in ASCII: stdout's encoding is the terminal's, not JSON's
+        print_json(json_answer(faults, **more))
     elif faults:
         for fault in faults:
             print(f"{fault}\n", file=sys.stderr)
@@ -45,6 +41,7 @@ def answer(faults: Sequence[Fault], *, as_json: bool, **more: Any) -> ExitCode: 
     return code
 
 
-def print_refusal(faults: Sequence[Fault], *, as_json: bool) -> None:
-    """Print why a command refused."""
-    answer(faults, as_json=as_json)
+def print_warnings(plan: Path, warnings: Sequence[str]) -> None:
+    """Print what is odd about a plan, and no reason to refuse it."""
+    for warning in warnings:
+        print(f"warning: {plan} {warning}", file=sys.stderr)

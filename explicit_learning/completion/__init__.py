@@ -1,1 +1,1 @@
-"""What a finished run must show, and the records that say so: recount, rules, marker, card."""
+"""What a finished run must show, and the records of it: recount, rules, marker, card, the end of a launch."""

@@ -10,51 +10,44 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.arms import ARMS
+from explicit_learning.completion.marker import last_values
+from explicit_learning.files.typed_json import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from explicit_learning.completion.marker import FinishedRun
     from explicit_learning.plan.typed_plan import Plan
+    from explicit_learning.rundir.completion_marker import Counts
+    from explicit_learning.rundir.run_manifest import ImageIdentity
 
-__all__ = ["CARD_NAME", "model_card"]
+__all__ = ["model_card"]
 
-CARD_NAME = "README.md"
 LOCK_TAG_DIGITS = 12
 
 
-def model_card(
-    plan: Plan,
-    run_manifest: Mapping[str, Any],
-    *,
-    counts: Mapping[str, int | None],
-    metrics: Mapping[str, Any],
-    adapter_tensors_sha256: str,
-    running_commit: str,
-) -> str:
+def model_card(finished: FinishedRun, counts: Counts) -> str:
     """Return the card's text.
 
     Args:
-        plan: The plan.
-        run_manifest: The run manifest.
+        finished: The run.
         counts: The marker's counts.
-        metrics: The last logged value of each metric.
-        adapter_tensors_sha256: Tensor digest of the adapter.
-        running_commit: Git commit of the code that finished the run.
     """
-    arm, frozen = ARMS[plan.arm], run_manifest["frozen"]
+    plan, frozen, running_commit = finished.plan, finished.run_manifest.frozen, finished.running_commit
+    arm, metrics = ARMS[plan.arm], last_values(finished.reports[0].log_history)
     identities = {
         "plan (`frozen_config_sha256`)": plan.frozen_config_sha256,
-        "plan (bytes of `plan.json`)": frozen["plan_sha256"],
-        "run manifest": run_manifest["run_manifest_sha256"],
+        "plan (bytes of `plan.json`)": frozen.plan_sha256,
+        "run manifest": finished.run_manifest.run_manifest_sha256,
         "dataset manifest": plan.data.dataset_manifest.sha256,
         "slot manifest": plan.data.slot_manifest_sha256,
         "evaluation rows": plan.data.evaluation_manifest.sha256,
         "system prompt": plan.prompt.sha256,
         "base model (snapshot)": plan.model.snapshot_sha256,
         "initial adapter": plan.initial_adapter.sha256 if plan.initial_adapter else None,
-        "this adapter's tensors": adapter_tensors_sha256,
+        "this adapter's tensors": finished.adapter_tensors_sha256,
         "environment lock": plan.environment_lock_sha256,
-        "image": _image(frozen["image"]),
+        "image": _image(frozen.image),
         "code commit, frozen": plan.code_commit + (" (with changes)" if plan.code_dirty else ""),
         "code commit, running": running_commit,
     }
@@ -84,7 +77,7 @@ or in the image that was built from the same lock:
 
 ## Counts
 
-{_table(("what", "count"), {name: f"{value:,}" for name, value in counts.items() if value is not None})}
+{_table(("what", "count"), {name: f"{value:,}" for name, value in to_json(counts).items() if value is not None})}
 
 ## Last logged metrics
 
@@ -111,9 +104,9 @@ def _base_name(plan: Plan) -> str:
     return "/".join(parts[-2:])
 
 
-def _image(image: Mapping[str, Any]) -> str | None:
-    known = [(kind, digest) for kind, digest in image["digests"].items() if digest["value"]]
-    return ", ".join(f"{kind} {digest['value']} ({digest['known_by']})" for kind, digest in known) or None
+def _image(image: ImageIdentity) -> str | None:
+    known = {kind: digest for kind, digest in image.digests.items() if digest.value}
+    return ", ".join(f"{kind} {digest.value} ({digest.known_by})" for kind, digest in known.items()) or None
 
 
 def _docker(plan: Plan) -> str:

@@ -13,41 +13,38 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from explicit_learning.completion.card import CARD_NAME, model_card
-from explicit_learning.completion.marker import (
-    ADAPTER_FOLDER,
-    ADAPTER_WEIGHTS,
-    MARKER_NAME,
-    build_marker,
-    count_launches,
-    count_run,
-    last_values,
-    read_marker,
-    write_marker,
+from explicit_learning.completion.card import model_card
+from explicit_learning.completion.launch_end import (
+    LaunchEnd,
+    agreed_status,
+    end_faults,
+    end_record,
+    exit_code_of_ranks,
+    unrecorded_fault,
 )
-from explicit_learning.completion.recount import tally_rank
+from explicit_learning.completion.marker import FinishedRun, build_marker, count_run
+from explicit_learning.completion.recount import recount_rank
 from explicit_learning.completion.rules import broken_completion_rules
-from explicit_learning.completion.smoke_proof import broken_smoke_rules, resume_probe
-from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
+from explicit_learning.completion.smoke_proof import broken_smoke_rules
+from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.files.atomic import TEMPORARY_PREFIX, write_bytes, write_text
+from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.os_errors import write_fault
 from explicit_learning.files.progress import say
-from explicit_learning.files.strict_json import load_json
 from explicit_learning.model_files.tensors import file_tensors_sha256
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
+from explicit_learning.rundir import layout
+from explicit_learning.rundir.checkpoint_mark import verify_checkpoint
 from explicit_learning.rundir.checkpoints import (
-    checkpoint_name,
     complete_checkpoints,
     newest_complete,
     set_aside_folder,
     set_aside_incomplete,
-    step_of,
-    verify_checkpoint,
 )
-from explicit_learning.rundir.events import append_event, read_events
-from explicit_learning.rundir.rank_report import TrainingFacts
+from explicit_learning.rundir.completion_marker import read_marker, write_marker
+from explicit_learning.rundir.events import append_event
+from explicit_learning.rundir.owner import OTHER_FOLDER, require_own_folder
 from explicit_learning.rundir.run_manifest import (
-    RUN_MANIFEST_NAME,
     amend_completed,
     create_run_manifest,
     read_run_manifest,
@@ -59,16 +56,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from explicit_learning.errors import Fault
     from explicit_learning.inputs.code import CodeIdentity
     from explicit_learning.plan.typed_plan import Plan
     from explicit_learning.rundir.launch_manifest import LaunchManifest
-    from explicit_learning.rundir.outcome import RankOutcome, Status
+    from explicit_learning.rundir.outcome import RankOutcome
+    from explicit_learning.rundir.rank_report import RankReport
+    from explicit_learning.rundir.run_manifest import RunManifest
 
 __all__ = ["Preparation", "after_ranks", "prepare_run"]
 
-GATE = "output"
-PLAN_NAME = "plan.json"
-OTHER_FOLDER = "choose another folder (--out)"
+CONTEXT = Context(gate="completion")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +75,7 @@ class Preparation:
 
     Attributes:
         action: ``fresh`` starts from the seed; ``resume`` continues from ``checkpoint``; ``finalise`` means that the
-            run was complete, and that its manifest now says so: there is nothing to launch.
+            run was complete, and that its manifest now records it: there is nothing to launch.
         checkpoint: Name of the checkpoint folder to resume from, verified.
         run_manifest_sha256: Hash of the run manifest's frozen part.
     """
@@ -85,6 +83,9 @@ class Preparation:
     action: Literal["fresh", "resume", "finalise"]
     checkpoint: str | None
     run_manifest_sha256: str
+
+
+# --- before the ranks -------------------------------------------------------------------------------------------------
 
 
 def prepare_run(
@@ -116,215 +117,67 @@ def prepare_run(
     """
     try:
         run.mkdir(parents=True, exist_ok=True)
-        _check_plan(run, plan, plan_bytes)
-        if not (run / RUN_MANIFEST_NAME).exists():
-            _create(run, plan, plan_bytes, hardware, image)
-        manifest = read_run_manifest(run)
-        sha256 = manifest["run_manifest_sha256"]
+        require_own_folder(run, plan.frozen_config_sha256)
+        manifest = _read_or_create_manifest(run, plan, plan_bytes, hardware, image)
         _remove_half_written(run)
-        if (run / MARKER_NAME).exists() and manifest["status"] != "completed":
-            _finalise(run, manifest)
-            return Preparation(action="finalise", checkpoint=None, run_manifest_sha256=sha256)
-        _check_not_ended(run, manifest["status"])
+        if (run / layout.COMPLETION_MARKER).exists():
+            return _finalise(run, manifest)
         append_event(run, "gates", {"launch_id": launch_id, "hardware": hardware, "image": image} | (gates or {}))
         _tidy(run)
         if plan.run_mode == "smoke":
             _return_to_boundary(run)
         checkpoint = newest_complete(run)
         if checkpoint is not None:
-            verify_checkpoint(run / checkpoint, plan, run_manifest_sha256=sha256)
+            verify_checkpoint(run / checkpoint, plan, run_manifest_sha256=manifest.run_manifest_sha256)
         action: Literal["fresh", "resume"] = "fresh" if checkpoint is None else "resume"
         set_status(run, "running")
         data = {"launch_id": launch_id, "action": action, "checkpoint": checkpoint}
         append_event(run, "launch", data | {"running_commit": code.commit, "running_dirty": code.dirty})
     except OSError as error:
         raise Refusal(write_fault(error, run)) from error
-    return Preparation(action=action, checkpoint=checkpoint, run_manifest_sha256=sha256)
+    return Preparation(action=action, checkpoint=checkpoint, run_manifest_sha256=manifest.run_manifest_sha256)
 
 
-def after_ranks(manifest: LaunchManifest, outcomes: Sequence[RankOutcome | None]) -> ExitCode:
-    """Record how a launch ended, complete the run if it is complete, and return the program's exit code.
-
-    Args:
-        manifest: The launch manifest.
-        outcomes: Each rank's outcome, by rank; ``None`` for one that ended without a word.
-    """
-    run, status = manifest.run, _agreed_status(outcomes)
-    faults: tuple[Fault, ...] = ()
-    code = _exit_code(status, outcomes)
-    try:
-        if status == "completed":
-            facts = [
-                TrainingFacts.from_json(outcome.facts, source=f"facts of rank {rank}")
-                for rank, outcome in enumerate(outcomes)
-                if outcome is not None
-            ]
-            _complete(manifest, facts)
-        else:
-            set_status(run, status)
-    except Refusal as refusal:
-        faults, code = refusal.faults, refusal.exit_code
-    except OSError as error:
-        fault = write_fault(error, run)
-        faults, code = (fault,), fault.exit_code
-    with suppress(OSError):  # nobody may listen any more
-        for fault in faults:
-            say(str(fault))
-    try:
-        if faults and not (run / MARKER_NAME).exists():
-            set_status(run, "failed")
-        append_event(run, "exit", _exit_data(manifest, outcomes, code, faults))
-    except (OSError, Refusal) as error:
-        with suppress(OSError):
-            say(f"the end of the run could not be recorded: {error}")
-        code = code or ExitCode.IO
-    return code
-
-
-def _complete(manifest: LaunchManifest, facts: Sequence[TrainingFacts]) -> None:
-    """Check the completion rules, then write model card, marker and amendment, in this order."""
-    run, plan = manifest.run, manifest.plan
-    run_manifest = read_run_manifest(run)
-    if (found := run_manifest["run_manifest_sha256"]) != manifest.run_manifest_sha256:
-        fix = "the run manifest changed while the run was up: start it again"
-        file, expected = str(run / RUN_MANIFEST_NAME), manifest.run_manifest_sha256
-        raise Refusal(Fault(gate="completion", file=file, found=found, expected=expected, fix=fix))
-    tensors = _adapter_tensors(run)
-    ranks = range(plan.hardware.world_size if plan.samples else 0)
-    tallies = [tally_rank(run, plan, rank) for rank in ranks]
-    faults = broken_completion_rules(plan, tallies, facts, adapter_tensors_sha256=tensors)
-    if faults := faults + broken_smoke_rules(manifest):
-        raise Refusal(faults)
-    counts, commit = count_run(run, plan, tallies, facts[0]), manifest.running_commit
-    card = model_card(
-        plan,
-        run_manifest,
-        counts=counts,
-        metrics=last_values(facts[0].log_history),
-        adapter_tensors_sha256=tensors,
-        running_commit=commit,
-    )
-    write_text(run / ADAPTER_FOLDER / CARD_NAME, card)
-    marker = build_marker(
-        run,
-        plan,
-        run_manifest,
-        tallies=tallies,
-        facts=facts,
-        launches=count_launches(read_events(run)[0], facts),
-        probe=resume_probe(run),
-        counts=counts,
-        adapter_tensors_sha256=tensors,
-        running_commit=commit,
-    )
-    sha256 = write_marker(run, marker)
-    amend_completed(run, optimizer_steps=facts[0].optimizer_steps, running_commit=commit, marker_sha256=sha256)
-
-
-def _adapter_tensors(run: Path) -> str:
-    path = run / ADAPTER_FOLDER / ADAPTER_WEIGHTS
-    if not path.is_file():
-        fix = "the trainer must save the adapter before it reports completion: report this as a defect"
-        raise Refusal(
-            Fault(
-                gate="completion",
-                file=str(path),
-                found="no such file",
-                expected="the final adapter",
-                fix=fix,
-                exit_code=ExitCode.INTERNAL,
-            )
-        )
-    return file_tensors_sha256(path)
-
-
-def _agreed_status(outcomes: Sequence[RankOutcome | None]) -> Status:
-    """Return the status of all ranks together: any failure, silence or disagreement is a failure."""
-    found = {outcome.status if outcome is not None else "failed" for outcome in outcomes}
-    return found.pop() if len(found) == 1 else "failed"
-
-
-def _exit_code(status: Status, outcomes: Sequence[RankOutcome | None]) -> ExitCode:
-    """Return the status's code; of failures, the first that has one of its own."""
-    if status != "failed":
-        return next(outcome.code for outcome in outcomes if outcome is not None)
-    codes = [outcome.code for outcome in outcomes if outcome is not None and outcome.status == "failed"]
-    return next((code for code in codes if code is not ExitCode.INTERNAL), ExitCode.INTERNAL)
-
-
-def _exit_data(
-    manifest: LaunchManifest, outcomes: Sequence[RankOutcome | None], code: ExitCode, faults: Sequence[Fault]
-) -> dict[str, Any]:
-    return {
-        "launch_id": manifest.launch_id,
-        "exit_code": int(code),
-        "ranks": [
-            {"rank": rank, "status": "silent"}
-            if outcome is None
-            else {
-                "rank": rank,
-                "status": outcome.status,
-                "optimizer_step": outcome.optimizer_step,
-                "checkpoint": outcome.checkpoint,
-                "message": outcome.message,
-                "peak_memory_bytes": outcome.facts.get("peak_memory_bytes"),
-                "device_seconds": outcome.facts.get("device_seconds"),
-            }
-            for rank, outcome in enumerate(outcomes)
-        ],
-        "faults": [fault.to_json() for fault in faults],
-    }
-
-
-def _check_plan(run: Path, plan: Plan, plan_bytes: bytes) -> None:
-    path = run / PLAN_NAME
-    if path.exists() and path.read_bytes() != plan_bytes:
-        held = load_json(path, gate=GATE)
-        found = held.get("frozen_config_sha256") if isinstance(held, dict) else None
-        if found != plan.frozen_config_sha256:  # else only the layout of the file differs
-            expected = f"a run of plan {plan.frozen_config_sha256}"
-            raise _refusal(run, f"it holds a run of another plan ({found_text(found)})", expected, OTHER_FOLDER)
-    if not path.exists() and ((run / RUN_MANIFEST_NAME).exists() or (run / MARKER_NAME).exists()):
-        raise _refusal(run, f"records of a run without its {PLAN_NAME}", "a whole run, or none", OTHER_FOLDER)
-
-
-def _create(run: Path, plan: Plan, plan_bytes: bytes, hardware: dict[str, Any], image: dict[str, Any]) -> None:
-    if (run / MARKER_NAME).exists():
-        raise _refusal(run, f"{MARKER_NAME} without {RUN_MANIFEST_NAME}", "a whole run, or none", OTHER_FOLDER)
-    write_bytes(run / PLAN_NAME, plan_bytes)
+def _read_or_create_manifest(
+    run: Path, plan: Plan, plan_bytes: bytes, hardware: dict[str, Any], image: dict[str, Any]
+) -> RunManifest:
+    """Return the run's manifest; a run that has none yet gets it, after the copy of its plan."""
+    if (run / layout.RUN_MANIFEST).exists():
+        return read_run_manifest(run)
+    write_bytes(run / layout.PLAN, plan_bytes)
     sha256 = hashlib.sha256(plan_bytes).hexdigest()
-    write_run_manifest(run, create_run_manifest(plan, plan_sha256=sha256, hardware=hardware, image=image))
+    manifest = create_run_manifest(plan, plan_sha256=sha256, hardware=hardware, image=image)
+    write_run_manifest(run, manifest)
+    return manifest
 
 
-def _finalise(run: Path, manifest: dict[str, Any]) -> None:
+def _finalise(run: Path, manifest: RunManifest) -> Preparation:
     """Enter a completion into the manifest that a crash kept out of it."""
-    marker, sha256 = read_marker(run)
-    if (found := marker["identities"]["run_manifest_sha256"]) != manifest["run_manifest_sha256"]:
-        expected = f"the marker of run manifest {manifest['run_manifest_sha256']}"
-        raise _refusal(run, f"{MARKER_NAME} of run manifest {found}", expected, OTHER_FOLDER)
-    if manifest["status"] != "running":
+    marker = read_marker(run)
+    if (found := marker.identities.run_manifest_sha256) != (expected := manifest.run_manifest_sha256):
+        raise CONTEXT.refusal(
+            file=run / layout.COMPLETION_MARKER,
+            pointer="/identities/run_manifest_sha256",
+            found=found,
+            expected=f"{expected}, as in {layout.RUN_MANIFEST}",
+            fix=f"restore the run directory from a copy, or {OTHER_FOLDER}",
+            exit_code=ExitCode.OUTPUT,
+        )
+    if manifest.status != "running":
         set_status(run, "running")
-    steps, commit = marker["counts"]["optimizer_steps"], marker["identities"]["running_commit"]
+    sha256 = sha256_file(run / layout.COMPLETION_MARKER)
+    steps, commit = marker.counts.optimizer_steps, marker.identities.running_commit
     amend_completed(run, optimizer_steps=steps, running_commit=commit, marker_sha256=sha256)
     append_event(run, "finalise", {"completion_marker_sha256": sha256})
-    say(f"{run}: this run was complete; its manifest says so now")
-
-
-def _check_not_ended(run: Path, status: str) -> None:
-    if status == "completed":
-        fix = f"use what is there, or {OTHER_FOLDER} to run again"
-        raise _refusal(run, "this run is already complete", "an unfinished run, or no folder", fix)
-    if status == "budget_exhausted":
-        fix = f"freeze a plan with a larger budget.max_completion_tokens_per_run, and {OTHER_FOLDER}"
-        found, expected = "the token budget of this run has ended", "a run with tokens left"
-        raise _refusal(run, found, expected, fix, ExitCode.BUDGET_EXHAUSTED)
+    say(f"{run}: this run was already complete; its manifest now records it")
+    return Preparation(action="finalise", checkpoint=None, run_manifest_sha256=expected)
 
 
 def _remove_half_written(run: Path) -> None:
     """Remove files and folders that a kill kept from getting their names: nobody has ever seen them."""
     for path in sorted(run.rglob(f"{TEMPORARY_PREFIX}*")):
         if path.is_dir():
-            with suppress(FileNotFoundError):  # so may a probe of another node's gates
+            with suppress(FileNotFoundError):  # another node's gates may remove theirs at the same time
                 shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)  # it may have gone with its folder
@@ -335,20 +188,127 @@ def _tidy(run: Path) -> None:
     for stored in set_aside_incomplete(run):
         append_event(run, "set-aside", {"what": "half-written checkpoint", "stored": stored})
         say(f"half-written checkpoint moved to {stored}")
-    if (run / ADAPTER_FOLDER).exists():
-        stored = set_aside_folder(run, ADAPTER_FOLDER)
+    if (run / layout.FINAL_ADAPTER).exists():
+        stored = set_aside_folder(run, layout.FINAL_ADAPTER)
         append_event(run, "set-aside", {"what": "final adapter without a completion marker", "stored": stored})
         say(f"final adapter of an attempt that did not complete moved to {stored}")
 
 
 def _return_to_boundary(run: Path) -> None:
-    """Let a smoke run's second phase begin at the boundary: what an interrupted one left beyond it goes aside."""
-    if (run / checkpoint_name(SMOKE_STOP_STEP)).exists():
+    """Let a smoke run's second phase start at the boundary: what an interrupted one left beyond it goes aside."""
+    if (run / layout.checkpoint_name(SMOKE_STOP_STEP)).exists():
         for name in complete_checkpoints(run):
-            if (step_of(name) or 0) > SMOKE_STOP_STEP:
+            if (layout.step_of(name) or 0) > SMOKE_STOP_STEP:
                 stored = set_aside_folder(run, name)
                 append_event(run, "set-aside", {"what": "checkpoint beyond the smoke boundary", "stored": stored})
 
 
-def _refusal(run: Path, found: str, expected: str, fix: str, code: ExitCode = ExitCode.OUTPUT) -> Refusal:
-    return Refusal(Fault(gate=GATE, file=str(run), found=found, expected=expected, fix=fix, exit_code=code))
+# --- after the ranks --------------------------------------------------------------------------------------------------
+
+
+def after_ranks(manifest: LaunchManifest, outcomes: Sequence[RankOutcome]) -> LaunchEnd:
+    """Complete the run if its ranks reached the last step, and record how the launch ended.
+
+    Args:
+        manifest: The launch manifest.
+        outcomes: Each rank's outcome, by rank.
+    """
+    run, status = manifest.run, agreed_status(outcomes)
+    code = exit_code_of_ranks(status, outcomes)
+    broken: tuple[Fault, ...] = ()
+    try:
+        if status == "completed":
+            _complete(manifest, outcomes)
+        else:
+            set_status(run, status)
+    except Refusal as refusal:
+        broken, code = refusal.faults, refusal.exit_code
+    except OSError as error:
+        fault = write_fault(error, run)
+        broken, code = (fault,), fault.exit_code
+    _show(*broken)
+    faults = broken or (() if code is ExitCode.DONE else end_faults(run, code, outcomes))
+    try:
+        if broken and not (run / layout.COMPLETION_MARKER).exists():
+            set_status(run, "failed")
+        append_event(run, "exit", end_record(manifest.launch_id, code, outcomes, broken))
+    except (OSError, Refusal) as error:
+        code = code or ExitCode.IO
+        unrecorded = unrecorded_fault(run, error, code)
+        _show(unrecorded)
+        faults = (*faults, unrecorded)
+    return LaunchEnd(exit_code=code, faults=faults)
+
+
+def _show(*faults: Fault) -> None:
+    with suppress(OSError):  # nobody may read it any more
+        for fault in faults:
+            say(str(fault))
+
+
+def _complete(manifest: LaunchManifest, outcomes: Sequence[RankOutcome]) -> None:
+    """Check the completion rules, then write model card, marker and amendment, in this order."""
+    run, plan = manifest.run, manifest.plan
+    finished = FinishedRun(
+        run=run,
+        plan=plan,
+        run_manifest=_unchanged_manifest(manifest),
+        recounts=[recount_rank(run, plan, rank) for rank in range(plan.hardware.world_size if plan.samples else 0)],
+        reports=_reports(outcomes),
+        adapter_tensors_sha256=_adapter_tensors(run),
+        running_commit=manifest.running_commit,
+    )
+    faults = broken_completion_rules(
+        plan, finished.recounts, finished.reports, adapter_tensors_sha256=finished.adapter_tensors_sha256
+    )
+    if faults := faults + broken_smoke_rules(manifest):
+        raise Refusal(faults)
+    counts = count_run(finished)
+    write_text(run / layout.FINAL_ADAPTER / layout.MODEL_CARD, model_card(finished, counts))
+    sha256 = write_marker(run, build_marker(finished, counts))
+    amend_completed(
+        run,
+        optimizer_steps=counts.optimizer_steps,
+        running_commit=finished.running_commit,
+        marker_sha256=sha256,
+    )
+
+
+def _unchanged_manifest(manifest: LaunchManifest) -> RunManifest:
+    """Return the run manifest, if it is still the one that the ranks were started with."""
+    found, expected = read_run_manifest(manifest.run), manifest.run_manifest_sha256
+    if found.run_manifest_sha256 != expected:
+        raise CONTEXT.refusal(
+            file=manifest.run / layout.RUN_MANIFEST,
+            found=found.run_manifest_sha256,
+            expected=expected,
+            fix=f"restore {layout.RUN_MANIFEST} from a copy: it was changed during the run; or {OTHER_FOLDER}",
+        )
+    return found
+
+
+def _reports(outcomes: Sequence[RankOutcome]) -> list[RankReport]:
+    """Return what every rank measured."""
+    reports = [outcome.report for outcome in outcomes if outcome.report is not None]
+    if len(reports) < len(outcomes):
+        missing = [rank for rank, outcome in enumerate(outcomes) if outcome.report is None]
+        raise CONTEXT.refusal(
+            found=f"no report of ranks {missing}, which completed the run",
+            expected="a report of every rank",
+            fix="report this as a defect (CONTRIBUTING.md says where): the trainer must measure before it returns",
+            exit_code=ExitCode.INTERNAL,
+        )
+    return reports
+
+
+def _adapter_tensors(run: Path) -> str:
+    path = run / layout.FINAL_ADAPTER / layout.ADAPTER_WEIGHTS
+    if not path.is_file():
+        raise CONTEXT.refusal(
+            file=path,
+            found="no such file",
+            expected="the final adapter",
+            fix="report this as a defect (CONTRIBUTING.md says where): the trainer must save it before it returns",
+            exit_code=ExitCode.INTERNAL,
+        )
+    return file_tensors_sha256(path)

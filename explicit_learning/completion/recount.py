@@ -1,4 +1,4 @@
-"""What a rank's ledger and trace say, read from the raw files.
+"""The recount: a rank's ledger and trace, counted from the raw files.
 
 The completion rules, the marker and every later verification count from these files and not from what a process
 remembered. They are read side by side and once: a long run's traces do not fit into memory, and nothing here needs
@@ -10,32 +10,32 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from explicit_learning.accounting.binding import Binding, Kind, log_file
+from explicit_learning.accounting.binding import Binding, log_file
 from explicit_learning.accounting.frontier import Frontier, RankFrontiers
-from explicit_learning.accounting.ledger import Seen
-from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
-from explicit_learning.files.jsonl import read_rows
+from explicit_learning.accounting.ledger import Seen, read_ledger
+from explicit_learning.accounting.trace import read_trace
+from explicit_learning.errors import Context, ExitCode, found_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
+    from explicit_learning.accounting.rows import LedgerEntry, TraceRow
+    from explicit_learning.errors import Fault
     from explicit_learning.plan.typed_plan import Plan
 
-__all__ = ["RankTally", "tally_rank"]
+__all__ = ["RankRecount", "recount_rank"]
 
 GATE = "completion"
+FIX = "report this as a defect, with the run directory (CONTRIBUTING.md says where): the run is not complete"
+CONTEXT = Context(gate=GATE, fix=FIX, exit_code=ExitCode.INTERNAL)
 CHUNK = 1 << 20
-FIX = "the run cannot be called complete: report this as a defect, with the run directory"
 IDENTITY = ("run_id", "slot_id", "visit", "generation", "token_count")
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankTally:
+class RankRecount:
     """One rank's accounting, counted.
 
     Attributes:
@@ -66,7 +66,7 @@ class RankTally:
 
 
 class _Counter:
-    """The running numbers of `tally_rank`."""
+    """The running numbers of `recount_rank`."""
 
     def __init__(self) -> None:
         self.rows = self.trace_rows = self.tokens = self.trace_tokens = self.malformed = self.truncated = 0
@@ -74,35 +74,32 @@ class _Counter:
         self.rewards: dict[tuple[str, int], set[float]] = {}
         self.faults: dict[str, Fault] = {}
 
-    def entry(self, row: Row, where: str, generations: int) -> None:
+    def entry(self, row: LedgerEntry, where: str, generations: int) -> None:
         self.rows += 1
-        self.tokens += row["token_count"]
-        name = f"{row['slot_id']}/{row['visit']}/{row['generation']}"
-        if row["token_count"] < 1:
-            self.fault("count", where, f"{row['token_count']} tokens", "at least 1 token")
-        if not 0 <= row["generation"] < generations:
+        self.tokens += row.token_count
+        name = f"{row.slot_id}/{row.visit}/{row.generation}"
+        if not 0 <= row.generation < generations:
             self.fault("generation", where, f"completion {name}", f"a generation from 0 to {generations - 1}")
-        elif not self.seen.add(row["slot_id"], row["visit"], row["generation"]):
+        elif not self.seen.add(row.slot_id, row.visit, row.generation):
             self.fault("duplicate", where, f"completion {name} again", "each completion once")
 
-    def score(self, row: Row, where: str) -> None:
+    def score(self, row: TraceRow, where: str) -> None:
         self.trace_rows += 1
-        self.trace_tokens += row["token_count"]
-        self.malformed += not row["valid"]
-        self.truncated += not row["terminated"]
-        rewards = self.rewards.setdefault((row["slot_id"], row["visit"]), set())
-        if row["terminated"]:
-            rewards.add(row["total"])
-        if row["token_count"] != len(row["completion_token_ids"]):
-            found = f"{len(row['completion_token_ids'])} token ids"
-            self.fault("ids", where, found, f"{row['token_count']}, its token count")
+        self.trace_tokens += row.token_count
+        self.malformed += not row.valid
+        self.truncated += not row.terminated
+        rewards = self.rewards.setdefault((row.slot_id, row.visit), set())
+        if row.terminated:
+            rewards.add(row.total)
+        if row.token_count != len(row.completion_token_ids):
+            found = f"{len(row.completion_token_ids)} token ids"
+            self.fault("ids", where, found, f"{row.token_count}, its token count")
 
     def fault(self, kind: str, where: str, found: str, expected: str) -> None:
-        fault = Fault(gate=GATE, file=where, found=found, expected=expected, fix=FIX, exit_code=ExitCode.INTERNAL)
-        self.faults.setdefault(kind, fault)
+        self.faults.setdefault(kind, CONTEXT.fault(file=where, found=found, expected=expected))
 
 
-def tally_rank(run: Path, plan: Plan, rank: int) -> RankTally:
+def recount_rank(run: Path, plan: Plan, rank: int) -> RankRecount:
     """Count one rank's ledger and trace.
 
     Args:
@@ -111,23 +108,19 @@ def tally_rank(run: Path, plan: Plan, rank: int) -> RankTally:
         rank: The rank.
 
     Raises:
-        Refusal: If a file is missing, is no strict JSON Lines, or is bound to something else.
+        Refusal: If a file is missing, is bound to something else, or has a line that breaks its schema.
         OSError: If a file cannot be read.
     """
     binding, counter = Binding.of(plan, rank), _Counter()
     ledger, trace = log_file("ledger", rank), log_file("trace", rank)
-    pairs = zip_longest(_rows(run, binding, "ledger"), _rows(run, binding, "trace"))
-    for number, (entry, scored) in enumerate(pairs, start=2):
-        try:
-            if entry is not None:
-                counter.entry(entry, f"{ledger}:{number}", binding.num_generations)
-            if scored is not None:
-                counter.score(scored, f"{trace}:{number}")
-            if entry is not None and scored is not None:
-                _compare(entry, scored, f"{trace}:{number}", counter)
-        except (KeyError, TypeError) as error:
-            counter.fault("form", f"{ledger}:{number}", f"no proper {error}", "rows that fit their schemas")
-    return RankTally(
+    for number, (entry, scored) in enumerate(zip_longest(read_ledger(run, binding), read_trace(run, binding)), start=2):
+        if entry is not None:
+            counter.entry(entry, f"{ledger}:{number}", binding.num_generations)
+        if scored is not None:
+            counter.score(scored, f"{trace}:{number}")
+        if entry is not None and scored is not None:
+            _compare(entry, scored, f"{trace}:{number}", counter)
+    return RankRecount(
         rank=rank,
         ceiling=binding.rank_ceiling,
         rows=counter.rows,
@@ -146,29 +139,8 @@ def tally_rank(run: Path, plan: Plan, rank: int) -> RankTally:
     )
 
 
-def _rows(run: Path, binding: Binding, kind: Kind) -> Iterator[Row]:
-    path = run / log_file(kind, binding.rank)
-    lines = read_rows(path, gate=GATE)
-    header, expected = next(lines, (1, {}))[1], binding.header(kind)
-    faults = [
-        Fault(
-            gate=GATE,
-            file=f"{path}:1",
-            pointer=f"/{name}",
-            found=found_text(header.get(name)),
-            expected=found_text(expected[name]),
-            fix="this file is another run's: restore the run directory from a copy",
-        )
-        for name in expected
-        if header.get(name) != expected[name]
-    ]
-    if faults:
-        raise Refusal(faults)
-    return (row for _, row in lines)
-
-
-def _compare(entry: Row, scored: Row, where: str, counter: _Counter) -> None:
-    found, expected = ({name: row[name] for name in IDENTITY} for row in (scored, entry))
+def _compare(entry: LedgerEntry, scored: TraceRow, where: str, counter: _Counter) -> None:
+    found, expected = ({name: getattr(row, name) for name in IDENTITY} for row in (scored, entry))
     if found != expected:
         counter.fault("pair", where, found_text(found), f"{found_text(expected)}, as in the ledger's same line")
 

@@ -1,4 +1,4 @@
-"""When a run may call itself complete.
+"""When a run is complete.
 
 "It reached the last step" is not enough: a run that lost a completion, counted one twice, or sampled with a truncated
 prompt reaches its last step too, and its arm would be compared as if nothing had happened. Each rule compares what was
@@ -10,111 +10,115 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from explicit_learning.errors import ExitCode, Fault
+from explicit_learning.errors import Context, ExitCode
 from explicit_learning.plan.geometry import Geometry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from explicit_learning.completion.recount import RankTally
+    from explicit_learning.completion.recount import RankRecount
+    from explicit_learning.errors import Fault
     from explicit_learning.plan.typed_plan import Plan
-    from explicit_learning.rundir.rank_report import TrainingFacts
+    from explicit_learning.rundir.rank_report import RankReport
 
 __all__ = ["broken_completion_rules"]
 
-GATE = "completion"
-FIX = "the run cannot be called complete: report this as a defect, with the run directory"
+FIX = "report this as a defect, with the run directory (CONTRIBUTING.md says where): the run is not complete"
+CONTEXT = Context(gate="completion", fix=FIX, exit_code=ExitCode.INTERNAL)
 SHOWN = 5
 
 
 def broken_completion_rules(
-    plan: Plan, tallies: Sequence[RankTally], facts: Sequence[TrainingFacts], *, adapter_tensors_sha256: str
+    plan: Plan, recounts: Sequence[RankRecount], reports: Sequence[RankReport], *, adapter_tensors_sha256: str
 ) -> list[Fault]:
     """Return a fault for every rule that a finished run breaks.
 
     Args:
         plan: The plan.
-        tallies: What each rank's ledger and trace say, by rank; none in SFT arms.
-        facts: What each rank measured, by rank.
+        recounts: Each rank's ledger and trace, counted, by rank; none in SFT arms.
+        reports: What each rank measured, by rank.
         adapter_tensors_sha256: Tensor digest of the saved adapter's file.
     """
     world = plan.hardware.world_size
-    if [fact.rank for fact in facts] != list(range(world)):
-        return [_fault(None, f"facts of ranks {[fact.rank for fact in facts]}", f"of ranks 0 to {world - 1}")]
-    faults = [*_steps(plan, facts), *_prompts(facts), *_weights(facts, adapter_tensors_sha256), *_terms(facts)]
+    if [report.rank for report in reports] != list(range(world)):
+        return [_fault(None, f"reports of ranks {[report.rank for report in reports]}", f"of ranks 0 to {world - 1}")]
+    faults = [*_steps(plan, reports), *_prompts(reports), *_weights(reports, adapter_tensors_sha256), *_terms(reports)]
     if not plan.samples:
-        return faults + list(_loss_tokens(plan, facts))
-    for tally in tallies:
-        faults += tally.faults
+        return faults + list(_loss_tokens(plan, reports))
+    for recount in recounts:
+        faults += recount.faults
     return [
         *faults,
-        *_completions(plan, tallies),
-        *_generations(plan, tallies),
-        *_totals(tallies, facts),
-        *_trace_rows(tallies),
-        *_ceilings(tallies),
+        *_completions(plan, recounts),
+        *_generations(plan, recounts),
+        *_totals(recounts, reports),
+        *_trace_rows(recounts),
+        *_ceilings(recounts),
     ]
 
 
-def _steps(plan: Plan, facts: Sequence[TrainingFacts]) -> Iterator[Fault]:
-    for fact in facts:
-        if fact.optimizer_steps != plan.optimisation.max_steps:
+def _steps(plan: Plan, reports: Sequence[RankReport]) -> Iterator[Fault]:
+    for report in reports:
+        if report.optimizer_steps != plan.optimisation.max_steps:
             yield _fault(
                 "optimizer_steps",
-                f"{fact.optimizer_steps} steps on rank {fact.rank}",
+                f"{report.optimizer_steps} steps on rank {report.rank}",
                 f"{plan.optimisation.max_steps}, as planned",
             )
 
 
-def _prompts(facts: Sequence[TrainingFacts]) -> Iterator[Fault]:
-    for fact in facts:
-        if fact.prompts_truncated:
-            found = f"{fact.prompts_truncated} truncated prompts (rank {fact.rank})"
-            yield _fault("prompts_truncated", found, "none: a cut prompt loses image tokens")
+def _prompts(reports: Sequence[RankReport]) -> Iterator[Fault]:
+    for report in reports:
+        if report.prompts_truncated:
+            found = f"{report.prompts_truncated} truncated prompts (rank {report.rank})"
+            yield _fault("prompts_truncated", found, "no truncated prompt: one that is cut loses image tokens")
 
 
-def _weights(facts: Sequence[TrainingFacts], adapter_tensors_sha256: str) -> Iterator[Fault]:
-    for fact in facts:
-        if fact.base_weights_before_sha256 != fact.base_weights_after_sha256:
-            found = f"{fact.base_weights_after_sha256} on rank {fact.rank}"
-            expected = f"{fact.base_weights_before_sha256}, as before training"
+def _weights(reports: Sequence[RankReport], adapter_tensors_sha256: str) -> Iterator[Fault]:
+    for report in reports:
+        if report.base_weights_before_sha256 != report.base_weights_after_sha256:
+            found = f"{report.base_weights_after_sha256} on rank {report.rank}"
+            expected = f"{report.base_weights_before_sha256}, as before training"
             yield _fault("base_weights_after_sha256", found, expected)
-        if fact.final_adapter_tensors_sha256 != adapter_tensors_sha256:
-            found = f"{fact.final_adapter_tensors_sha256} on rank {fact.rank}"
-            expected = f"{adapter_tensors_sha256}, the saved adapter's"
+        if report.final_adapter_tensors_sha256 != adapter_tensors_sha256:
+            found = f"{report.final_adapter_tensors_sha256} on rank {report.rank}"
+            expected = f"{adapter_tensors_sha256}, as in the saved adapter"
             yield _fault("final_adapter_tensors_sha256", found, expected)
 
 
-def _terms(facts: Sequence[TrainingFacts]) -> Iterator[Fault]:
-    for fact in facts:
-        if not fact.loss_terms:
-            yield _fault("loss_terms", f"no loss term on rank {fact.rank}", "at least one")
-        for name, term in fact.loss_terms.items():
+def _terms(reports: Sequence[RankReport]) -> Iterator[Fault]:
+    for report in reports:
+        if not report.loss_terms:
+            yield _fault("loss_terms", f"no loss term on rank {report.rank}", "at least one")
+        for name, term in report.loss_terms.items():
             if not (term.present and term.finite):
                 state = "was not computed in every step" if not term.present else "was not finite"
-                found = f"the term {name} {state} (rank {fact.rank})"
+                found = f"the term {name} {state} (rank {report.rank})"
                 yield _fault("loss_terms", found, "every term present and finite")
 
 
-def _loss_tokens(plan: Plan, facts: Sequence[TrainingFacts]) -> Iterator[Fault]:
+def _loss_tokens(plan: Plan, reports: Sequence[RankReport]) -> Iterator[Fault]:
     planned = plan.budget.planned_sft_loss_tokens
-    for fact in facts:
-        if fact.sft_loss_tokens != planned:
-            found = f"{fact.sft_loss_tokens} loss tokens (rank {fact.rank})"
+    for report in reports:
+        if report.sft_loss_tokens != planned:
+            found = f"{report.sft_loss_tokens} loss tokens (rank {report.rank})"
             yield _fault("sft_loss_tokens", found, f"{planned}, as planned")
 
 
-def _completions(plan: Plan, tallies: Sequence[RankTally]) -> Iterator[Fault]:
-    found, expected = sum(tally.rows for tally in tallies), Geometry.of(plan).completions(plan.optimisation.max_steps)
+def _completions(plan: Plan, recounts: Sequence[RankRecount]) -> Iterator[Fault]:
+    found, expected = (
+        sum(recount.rows for recount in recounts),
+        Geometry.of(plan).completions(plan.optimisation.max_steps),
+    )
     if found != expected:
         yield _fault("completions", f"{found} completions in the ledgers", f"{expected}: steps x batch x ranks")
 
 
-def _generations(plan: Plan, tallies: Sequence[RankTally]) -> Iterator[Fault]:
+def _generations(plan: Plan, recounts: Sequence[RankRecount]) -> Iterator[Fault]:
     count = plan.generation.num_generations
     whole, groups, shared = (1 << count) - 1, dict[tuple[str, int], int](), []
-    for tally in tallies:
-        for key, bits in tally.groups.items():
+    for recount in recounts:
+        for key, bits in recount.groups.items():
             if groups.get(key, 0) & bits:
                 shared.append(key)
             groups[key] = groups.get(key, 0) | bits
@@ -123,29 +127,31 @@ def _generations(plan: Plan, tallies: Sequence[RankTally]) -> Iterator[Fault]:
         yield _fault("generations", found, "each completion in one")
     if partial := [key for key, bits in groups.items() if bits != whole]:
         yield _fault("generations", f"generations missing from {_names(partial)}", f"0 to {count - 1} in every group")
-    rows = sum(tally.rows for tally in tallies)
+    rows = sum(recount.rows for recount in recounts)
     if len(groups) * count != rows:
         yield _fault("groups", f"{len(groups)} groups", f"{rows} completions / {count} = {rows / count:g} groups")
 
 
-def _totals(tallies: Sequence[RankTally], facts: Sequence[TrainingFacts]) -> Iterator[Fault]:
-    rows, tokens = sum(tally.rows for tally in tallies), sum(tally.tokens for tally in tallies)
+def _totals(recounts: Sequence[RankRecount], reports: Sequence[RankReport]) -> Iterator[Fault]:
+    rows, tokens = sum(recount.rows for recount in recounts), sum(recount.tokens for recount in recounts)
     for name, found in (("completions", rows), ("sampled_tokens", tokens)):
-        for value, ranks in Counter(getattr(fact, name) for fact in facts).items():
+        for value, ranks in Counter(getattr(report, name) for report in reports).items():
             if value != found:
-                yield _fault(name, f"{value} all-reduced on {ranks} ranks", f"{found}, the ledgers' sum")
+                yield _fault(name, f"{value} reported by {ranks} ranks", f"{found}, the sum of the ledgers")
 
 
-def _trace_rows(tallies: Sequence[RankTally]) -> Iterator[Fault]:
-    for tally in tallies:
-        if tally.trace_rows != tally.rows:
-            yield _fault("trace", f"{tally.trace_rows} trace rows on rank {tally.rank}", f"{tally.rows}, as its ledger")
+def _trace_rows(recounts: Sequence[RankRecount]) -> Iterator[Fault]:
+    for recount in recounts:
+        if recount.trace_rows != recount.rows:
+            yield _fault(
+                "trace", f"{recount.trace_rows} trace rows on rank {recount.rank}", f"{recount.rows}, as its ledger"
+            )
 
 
-def _ceilings(tallies: Sequence[RankTally]) -> Iterator[Fault]:
-    for tally in tallies:
-        if tally.tokens > tally.ceiling:
-            yield _fault("ceiling", f"{tally.tokens} tokens on rank {tally.rank}", f"at most {tally.ceiling}")
+def _ceilings(recounts: Sequence[RankRecount]) -> Iterator[Fault]:
+    for recount in recounts:
+        if recount.tokens > recount.ceiling:
+            yield _fault("ceiling", f"{recount.tokens} tokens on rank {recount.rank}", f"at most {recount.ceiling}")
 
 
 def _names(keys: list[tuple[str, int]]) -> str:
@@ -154,5 +160,5 @@ def _names(keys: list[tuple[str, int]]) -> str:
 
 
 def _fault(rule: str | None, found: str, expected: str) -> Fault:
-    pointer = f"/{rule}" if rule else None
-    return Fault(gate=GATE, pointer=pointer, found=found, expected=expected, fix=FIX, exit_code=ExitCode.INTERNAL)
+    """Return a fault that points to the rule it breaks."""
+    return CONTEXT.fault(pointer=f"/{rule}" if rule else None, found=found, expected=expected)

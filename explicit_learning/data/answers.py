@@ -1,17 +1,17 @@
 """The answer contract: what a response may look like, in one regular expression.
 
-The same constant is used by the parser, by the data checks and by the constrained decoder. If these three disagreed on
-a single character, a frozen gold answer could be unreachable, or a sampled one break a line-based file. So the
-expression is written in the small language that Python's ``re``, xgrammar, llguidance and outlines-core read alike,
-which was established for every Unicode code point:
+The parser, the data checks and the constrained decoder use the same constant. If these three disagreed on a single
+character, a frozen gold answer could be unreachable, or a sampled one break a line-based file. So the
+expression uses only what Python's ``re``, xgrammar, llguidance and outlines-core read alike, which was tested for every
+Unicode code point:
 
 * only positive ranges: xgrammar clamps a negated class at 127, and would let U+0085 and U+2028 pass;
-* U+D000 begins a range of its own: xgrammar loses U+D000 to U+D7FF (Hangul) from a range that crosses into it and
+* U+D000 starts a range of its own: xgrammar loses U+D000 to U+D7FF (Hangul) from a range that crosses into it and
   ends there;
 * no half of a surrogate pair: Rust's expressions cannot name one, and UTF-8 cannot hold one.
 
-What is left out are ``<`` and ``>``, all control characters (C0, DEL, C1), and U+2028 and U+2029; thereby everything
-that `str.splitlines` splits at.
+Left out are ``<`` and ``>``, all control characters (C0, DEL, C1), and U+2028 and U+2029, and with them everything that
+`str.splitlines` splits at.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _RESPONSE = re.compile(ANSWER_SCHEMA_REGEX)
 
 
 class ParseReason(StrEnum):
-    """Why a response has a body, or has none; the value is what traces record."""
+    """Why a response has a body or not; traces record the value."""
 
     OK = "ok"
     NO_BLOCK = "no_block"
@@ -62,7 +62,7 @@ class ParseReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedAnswer:
-    """What a response says.
+    """The answer that a response gives.
 
     Attributes:
         body: The answer body (``""`` is an abstention), or ``None`` where the response breaks the contract.
@@ -74,26 +74,26 @@ class ParsedAnswer:
 
 
 def is_representable(body: str) -> bool:
-    """Return whether a body can stand in a response."""
+    """Return whether a response can hold a body."""
     return _RESPONSE.fullmatch(f"{_OPEN}{body}{_CLOSE}") is not None
 
 
 def render_answer(body: str) -> str:
-    """Return the one response that says ``body``.
+    """Return the one response with this body.
 
     Raises:
-        ValueError: If no response can say it; data is refused before that.
+        ValueError: If no response can hold it; such data was refused before.
     """
     if not is_representable(body):
-        raise ValueError(f"{body!r} cannot stand in an answer")
+        raise ValueError(f"an answer cannot hold {body!r}")
     return f"{_OPEN}{body}{_CLOSE}"
 
 
 def parse_answer(text: str) -> ParsedAnswer:
     """Read a sampled response; trailing white space is tolerated, nothing else is.
 
-    Never raises: what a model samples is no error of the program. Where several rules are broken, the first of
-    `ParseReason`'s order is given.
+    Never raises: what a model samples is not an error of the program. Where several rules are broken, the reason is
+    the first one in `ParseReason`'s order.
     """
     response = text.rstrip()
     if _RESPONSE.fullmatch(response):

@@ -1,6 +1,6 @@
-"""Which paths a data set may name, and what they lead to.
+"""Which paths a dataset may name, and what they lead to.
 
-A data set comes from elsewhere. A path in it must not reach a file outside the asset root, and must mean the same file
+A dataset comes from elsewhere. A path in it must not reach a file outside the asset root, and must mean the same file
 on every system: so it is a relative POSIX path in its plainest spelling, and links may not lead outside.
 """
 
@@ -11,22 +11,29 @@ import stat
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from explicit_learning.errors import found_text
+from explicit_learning.errors import Refusal, found_text
+from explicit_learning.files.os_errors import read_fault
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["AssetFolder", "Problem", "path_problem"]
+    from explicit_learning.errors import Context, Fault
 
-# What was found, what was expected, what to do: the three texts of a fault.
-Problem = tuple[str, str, str]
+__all__ = ["AssetFolder", "path_fault"]
 
-_PLAIN = "a plain relative POSIX path inside the asset root"
+
+def path_fault(path: str, at: Context, pointer: str | None) -> Fault | None:
+    """Return what is wrong with the spelling of a path in a dataset, or ``None``."""
+    wrong = _wrong_spelling(path)
+    if wrong is None:
+        return None
+    expected = "a plain relative POSIX path inside the asset root"
+    return at.fault(pointer=pointer, found=f"{found_text(path)}: {wrong[0]}", expected=expected, fix=wrong[1])
 
 
 @lru_cache(maxsize=65536)
-def path_problem(path: str) -> Problem | None:
-    """Return what is wrong with the spelling of a path in a data set, or ``None``."""
+def _wrong_spelling(path: str) -> tuple[str, str] | None:
+    """Return what was found and what to do, or ``None``; rows repeat their paths, hence the cache."""
     found = None
     fix = "write the path relative to the asset root, with '/' between its parts"
     if path.startswith("/"):
@@ -43,7 +50,7 @@ def path_problem(path: str) -> Problem | None:
             found, fix = "'..', which can lead outside", "put the file inside the asset root and name it directly"
         elif "" in parts or "." in parts:
             found = "an empty part or '.'"
-    return (f"{found_text(path)}: {found}", _PLAIN, fix) if found else None
+    return None if found is None else (found, fix)
 
 
 class AssetFolder:
@@ -54,33 +61,41 @@ class AssetFolder:
         self._real_root = os.path.realpath(root)
         self._folders: dict[str, str] = {}
 
-    def size_or_problem(self, path: str) -> int | Problem:
-        """Return the size in bytes of the regular file at a path, or what is wrong with it."""
-        problem = path_problem(path)
-        if problem:
-            return problem
+    def size(self, path: str, at: Context, pointer: str | None = None) -> int:
+        """Return the size in bytes of the regular file at a path.
+
+        Args:
+            path: The path, relative to the asset root.
+            at: The context of a refusal.
+            pointer: Where the path is in the context's file.
+
+        Raises:
+            Refusal: If the path is not plain, or does not lead to a regular file with content inside the asset root.
+        """
+        if fault := path_fault(path, at, pointer):
+            raise Refusal(fault)
+
+        def refusal(found: str, expected: str, fix: str) -> Refusal:
+            return at.refusal(pointer=pointer, found=f"{found_text(path)}: {found}", expected=expected, fix=fix)
+
         try:
             real = self._real(path)
             status = os.stat(real)  # noqa: PTH116 - a string: tens of thousands of paths
         except FileNotFoundError:
-            return f"{found_text(path)}: no such file", f"a file below {self._root}", "restore the file"
+            raise refusal("no such file", f"a file below {self._root}", "restore the file") from None
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            return f"{found_text(path)}: cannot be read: {reason}", "a readable file", "check permissions and the disk"
-        nature = self._nature_problem(real, status)
-        return (f"{found_text(path)}: {nature[0]}", *nature[1:]) if nature else status.st_size
-
-    def _nature_problem(self, real: str, status: os.stat_result) -> Problem | None:
+            fault = read_fault(error, path, gate=at.gate)
+            raise refusal(fault.found, fault.expected, fault.fix) from None
         if not real.startswith(self._real_root.rstrip("/") + "/"):
-            found, expected = "a link that leads outside the asset root", "a file inside the asset root"
-            return found, expected, "copy the file into the asset root"
+            found, fix = "a link that leads outside the asset root", "copy the file into the asset root"
+            raise refusal(found, "a file inside the asset root", fix)
         if stat.S_ISDIR(status.st_mode):
-            return "a folder", "a file", "name the file inside it"
+            raise refusal("a folder", "a file", "name the file inside it")
         if not stat.S_ISREG(status.st_mode):
-            return "no regular file", "a regular file", "replace it by the file itself"
+            raise refusal("not a regular file", "a regular file", "replace it by the file itself")
         if status.st_size == 0:
-            return "an empty file", "at least one byte", "restore the file"
-        return None
+            raise refusal("an empty file", "at least one byte", "restore the file")
+        return status.st_size
 
     def _real(self, path: str) -> str:
         folder, _, name = path.rpartition("/")

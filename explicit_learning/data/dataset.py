@@ -1,4 +1,4 @@
-"""A data set as a whole: what the gate checks, and what ranks read.
+"""A dataset as a whole: what the gate checks, and what ranks read.
 
 The gate looks at every byte once: rows files and images against the manifest, rows against their rules, groups against
 each other. A rank that has compared the manifest's hash with the plan's may then read rows without looking at images.
@@ -19,9 +19,9 @@ from explicit_learning.data.group_rules import (
 )
 from explicit_learning.data.reading import stream_sft, stream_slots
 from explicit_learning.data.references import check_references
-from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
-from explicit_learning.errors.collector import FaultCollector
+from explicit_learning.errors import Context, FaultCollector, Refusal, found_text
 from explicit_learning.files.hashing import hash_files
+from explicit_learning.files.os_errors import read_fault
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from explicit_learning.data.dataset_manifest import RowsFile
     from explicit_learning.data.group_rules import Located
     from explicit_learning.data.rows import SftRow, SlotRow
+    from explicit_learning.errors import Fault
 
 __all__ = [
     "CheckedDataset",
@@ -38,7 +39,6 @@ __all__ = [
     "check_dataset",
     "evaluation_file",
     "evidence_faults",
-    "load_dataset",
     "load_dataset_manifest",
     "training_file",
 ]
@@ -53,8 +53,8 @@ class CheckedDataset:
         located_slots: Rows of the slots file with their lines, in file order, which means nothing.
         located_sft: Rows of the SFT files, of every arm.
         located_evaluation: Rows of the evaluation file.
-        record_kinds: The SFT arm that each SFT file with rows is for, by the file's path in the manifest.
-        faults: Everything that is wrong; empty for a good data set.
+        record_kinds: The arm of each SFT file with rows, by the file's path in the manifest.
+        faults: Everything that is wrong; empty for a good dataset.
     """
 
     manifest: DatasetManifest | None
@@ -80,15 +80,12 @@ class CheckedDataset:
         return tuple(located.row for located in self.located_evaluation)
 
 
-def check_dataset(
-    manifest_path: Path, *, asset_root: Path | None = None, images: bool = True, gate: str = "data"
-) -> CheckedDataset:
-    """Check a data set, and read it. Never raises for bad data: all of it becomes faults.
+def check_dataset(manifest_path: Path, *, asset_root: Path | None = None, gate: str = "data") -> CheckedDataset:
+    """Check a dataset, and read it. Never raises for bad data: all of it becomes faults.
 
     Args:
         manifest_path: The dataset manifest.
         asset_root: Where the images lie; the manifest's own asset root by default.
-        images: Whether to look at the image files too; ranks do not.
         gate: Name of the check, for the faults.
     """
     try:
@@ -105,8 +102,7 @@ def check_dataset(
     check_leakage([*rows.slots, *rows.sft], rows.evaluation, faults)
     _check_counts(manifest, rows, faults)
     check_references([*rows.slots, *rows.sft, *rows.evaluation], manifest, faults)
-    if images:
-        check_assets(asset_root or manifest.asset_root, manifest.images, str(manifest.path), faults)
+    check_assets(asset_root or manifest.asset_root, manifest.images, str(manifest.path), faults)
     return CheckedDataset(
         manifest=manifest,
         located_slots=tuple(rows.slots),
@@ -117,45 +113,19 @@ def check_dataset(
     )
 
 
-def load_dataset(manifest_path: Path, *, sha256: str, gate: str = "data") -> CheckedDataset:
-    """Read the rows of a data set whose identity a gate has checked; images are not looked at.
-
-    Raises:
-        Refusal: If the manifest is another one than ``sha256`` says, or a rows file is not as the manifest says.
-    """
-    manifest = load_dataset_manifest(manifest_path, gate=gate)
-    if manifest.sha256 != sha256:
-        raise Refusal(
-            Fault(
-                gate=gate,
-                file=str(manifest_path),
-                found=f"a data set of identity {manifest.sha256}",
-                expected=sha256,
-                fix="restore the data set that the plan was frozen with, or freeze the plan anew",
-            )
-        )
-    dataset = check_dataset(manifest_path, images=False, gate=gate)
-    if dataset.faults:
-        raise Refusal(dataset.faults)
-    return dataset
-
-
-def evidence_faults(checked: CheckedDataset, *, objective: Mapping[str, Any] | None, gate: str = "data") -> list[Fault]:
+def evidence_faults(checked: CheckedDataset, *, objective: Mapping[str, Any] | None) -> list[Fault]:
     """Return that evidence is missing where a plan's evidence weight is positive; one fault for all groups.
 
     Args:
-        checked: The data set.
+        checked: The dataset.
         objective: The plan's objective; ``None`` for SFT arms.
-        gate: Name of the check, for the fault.
     """
     evi_po = (objective or {}).get("evi_po")
     without = sorted({slot.group_id for slot in checked.slots if not slot.full_view.boxes and not slot.full_view.masks})
     if not evi_po or evi_po["lambda_ev"] <= 0 or not without or checked.manifest is None:
         return []
     return [
-        Fault(
-            gate=gate,
-            file=str(checked.manifest.path),
+        Context(gate="data", file=str(checked.manifest.path)).fault(
             pointer="/full_view/evidence",
             found=f"{len(without):,} groups without evidence, the first {without[0]!r}",
             expected="evidence in every FULL view: objective.evi_po.lambda_ev is positive",
@@ -234,10 +204,7 @@ def _check_files(manifest: DatasetManifest, faults: FaultCollector) -> None:
     try:
         hashes = hash_files(present.values(), progress_label="hashing rows")
     except OSError as error:
-        name = str(error.filename)
-        found, expected = f"cannot be read: {error.strerror or error}", "readable rows files"
-        fix = "check the file's permissions and the disk it lies on"
-        faults.add(Fault(gate=faults.gate, file=name, found=found, expected=expected, fix=fix, exit_code=ExitCode.IO))
+        faults.add(read_fault(error, error.filename, gate=faults.gate, expected="readable rows files"))
         return
     for index, entry in enumerate(manifest.files):
         digest = hashes.get(paths[entry.path], entry.sha256)
@@ -247,7 +214,7 @@ def _check_files(manifest: DatasetManifest, faults: FaultCollector) -> None:
                 pointer=f"/files/{index}/sha256",
                 found=f"{found_text(entry.path)} is changed: sha256 {digest}",
                 expected=f"sha256 {entry.sha256}, as listed",
-                fix="restore the file, or make the manifest anew (it is then another data set)",
+                fix="restore the file, or make the manifest again (it is then another dataset)",
             )
         elif entry.path in present and paths[entry.path].stat().st_size != entry.bytes:
             faults.report(
@@ -255,7 +222,7 @@ def _check_files(manifest: DatasetManifest, faults: FaultCollector) -> None:
                 pointer=f"/files/{index}/bytes",
                 found=f"{entry.bytes:,} for {found_text(entry.path)}",
                 expected=f"{paths[entry.path].stat().st_size:,}",
-                fix="make the manifest anew",
+                fix="make the manifest again",
             )
 
 
@@ -277,7 +244,7 @@ def _check_counts(manifest: DatasetManifest, rows: _Rows, faults: FaultCollector
             faults.report(
                 file=str(manifest.path),
                 pointer=pointer,
-                found=f"{count}, but there are {found} of the right form",
+                found=f"{count}; the files hold {found} of the right form",
                 expected=str(found),
-                fix="mend the rows, or make the manifest anew",
+                fix="fix the rows, or make the manifest again",
             )

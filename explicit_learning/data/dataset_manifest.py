@@ -1,7 +1,7 @@
-"""The dataset manifest: everything a data set consists of, by hash.
+"""The dataset manifest: everything a dataset consists of, by hash.
 
-Its own canonical hash is the data set's identity, so that one value stands for every row and every image: whoever has
-compared it needs to hash nothing again.
+Its own canonical hash is the dataset's identity, so that one value stands for every row and every image: after
+it was compared, nothing has to be hashed again.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.data.asset_paths import path_problem
-from explicit_learning.errors import Refusal, found_text
-from explicit_learning.errors.collector import FaultCollector
+from explicit_learning.data.asset_paths import path_fault
+from explicit_learning.errors import FaultCollector, Refusal, found_text
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.compiled_schema import compiled_schema
 from explicit_learning.files.schema import validate
@@ -66,13 +65,13 @@ class DatasetManifest:
 
     Attributes:
         path: The manifest's file; the paths of rows files start at its folder.
-        sha256: The data set's identity: the hash of the document's canonical form.
-        dataset: The data set's name.
+        sha256: The dataset's identity: the hash of the document's canonical form.
+        dataset: The dataset's name.
         asset_root: The folder that image paths start at.
         files: The rows files.
         images: The images and masks.
         counts: What the files hold together.
-        generator: What made the data set: name, version, seed, options.
+        generator: What made the dataset: name, version, seed, options.
     """
 
     path: Path
@@ -89,7 +88,7 @@ def load_dataset_manifest(path: Path, *, gate: str = "data") -> DatasetManifest:
     """Read a dataset manifest; nothing that it lists is looked at.
 
     Raises:
-        Refusal: If it is missing, no strict JSON, breaks its schema, lists a path twice or an unsafe one, or has
+        Refusal: If it is missing, not strict JSON, breaks its schema, lists a path twice or an unsafe one, or has
             two files of slots.
     """
     document = load_json(path, gate=gate, max_bytes=MAX_MANIFEST_BYTES)
@@ -98,8 +97,7 @@ def load_dataset_manifest(path: Path, *, gate: str = "data") -> DatasetManifest:
     faults = FaultCollector(gate)
     _check_paths(document, str(path), faults)
     _check_kinds(document, str(path), faults)
-    if found := faults.faults():
-        raise Refusal(found)
+    faults.refuse_if_any()
     return DatasetManifest(
         path=path,
         sha256=sha256_json(document),
@@ -123,11 +121,10 @@ def _check_paths(document: dict[str, Any], file: str, faults: FaultCollector) ->
                     found, fix = f"{found_text(path)} {uses[path]} times", "list each file once"
                     faults.report(file=file, pointer=pointer, found=found, expected="every path once", fix=fix)
         named += paths
+    at = faults.context.at(file)
     for pointer, path in named:
-        problem = path_problem(path)
-        if problem:
-            found, expected, fix = problem
-            faults.report(file=file, pointer=pointer, found=found, expected=expected, fix=fix)
+        if fault := path_fault(path, at, pointer):
+            faults.add(fault)
 
 
 def _check_kinds(document: dict[str, Any], file: str, faults: FaultCollector) -> None:

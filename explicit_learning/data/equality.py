@@ -1,10 +1,10 @@
 """When two answers are the same: one branch an answer type, each with a canonical form.
 
-A reward is only as good as this comparison, and a trace must let anyone repeat it; so a comparison names its branch and
-shows what both sides became. Every branch maps an answer to a canonical form, or to none where it cannot be read that
-way. Two answers are equal when they have the same form; what has none equals only its own exact text. Equality is
-therefore reflexive, symmetric and transitive by construction. An abstention (the empty answer) has the empty form,
-which no other answer gets.
+A reward is only as good as this comparison, and anyone must be able to repeat it from a trace; so a comparison records
+its branch and the canonical forms of both sides. Every branch maps an answer to a canonical form, or to none where it
+cannot be read that way. Two answers are equal when they have the same form; an answer without a form equals only its
+own exact text. Equality is therefore reflexive, symmetric and transitive by construction. An abstention (the empty
+answer) has the empty form, which no other answer gets.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def answers_equal(a: str, b: str, answer_type: AnswerType | str, choices: Sequen
         choices: The question's choices; only the branch ``choice`` looks at them.
 
     Raises:
-        ValueError: If the answer type is none of the four.
+        ValueError: If the answer type is not one of the four.
     """
     branch = AnswerType(answer_type)
     form_a, form_b = normalise(a, branch, choices), normalise(b, branch, choices)
@@ -79,7 +79,7 @@ def normalise(body: str, answer_type: AnswerType | str, choices: Sequence[Choice
     """Return an answer's canonical form in a branch, ``""`` for an abstention, ``None`` where it has none.
 
     Raises:
-        ValueError: If the answer type is none of the four.
+        ValueError: If the answer type is not one of the four.
     """
     branch = AnswerType(answer_type)
     if not body:
@@ -135,7 +135,7 @@ def _strip_marks(text: str) -> str:
     start, end = 0, len(text)
     while end > start and (text[end - 1].isspace() or _is_mark(text[end - 1])):
         end -= 1
-    # The point of ".5" is no punctuation.
+    # The point of ".5" is not punctuation.
     while start < end and (text[start].isspace() or (_is_mark(text[start]) and not _opens_number(text, start))):
         start += 1
     return text[start:end]
@@ -190,7 +190,7 @@ def _boolean(body: str) -> str | None:
 
 # --- number -------------------------------------------------------------------------------------------------------
 
-# Longer numerals are no answers; the bound keeps exact arithmetic cheap on any text.
+# Longer numerals are not answers; the bound keeps exact arithmetic cheap on any text.
 _MAX_NUMERAL = 128
 # Only signs that are variants of the ASCII ones. NFKC would turn "10\u00b2" into 102 and "1\u00bd" into 11/2.
 _NUMERIC_SIGNS = _TYPED | str.maketrans(

@@ -1,8 +1,8 @@
 """Where the evidence is, in image tokens.
 
-A row says it in pixels: boxes, or a mask file. The evidence term needs it in the units in which the model sees: the
-share of each image token's cell that evidence covers. Cells are mapped back to the original image (a resize maps whole
-image to whole grid), where the shares are counted exactly, in integers; overlapping boxes cover a pixel once.
+A row gives it in pixels: boxes, or a mask file. The evidence term needs it in image tokens: the share of each image
+token's cell that evidence covers. Cells are mapped back to the original image (a resize maps whole image to whole
+grid), where the shares are counted exactly, in integers; overlapping boxes cover a pixel once.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.data.asset_paths import AssetFolder
 from explicit_learning.data.image_headers import bombs_are_errors, open_image
+from explicit_learning.errors import Context, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["box_shares", "evidence_donors", "mask_shares", "view_shares"]
 
+CONTEXT = Context(gate="data", exit_code=ExitCode.IO)
 _SHUFFLE_DOMAIN = "explicit-learning/shuffled-evidence/1"
-# Bits of a pixel that say how opaque it is, not what it shows.
+# Bands of an image that hold how opaque a pixel is, not what it shows.
 _ALPHA_BANDS = frozenset({"A", "a"})
 
 
@@ -74,7 +76,7 @@ def _disjoint(boxes: Iterable[EvidenceBox], width: int, height: int) -> Iterator
 def mask_shares(path: Path, *, width: int, height: int, grid: Grid) -> tuple[float, ...]:
     """Return the share of every image token's cell that a mask marks, token by token, in [0, 1].
 
-    Every pixel that is not 0 is evidence; an alpha channel says nothing, and a palette's entry 0 is 0.
+    Every pixel that is not 0 is evidence; an alpha channel does not count, and a palette's entry 0 is 0.
 
     Args:
         path: The mask file, of the image's size after EXIF rotation.
@@ -128,8 +130,8 @@ def view_shares(
             images that it does not have are without evidence.
 
     Raises:
-        ValueError: If a mask is not below the asset root or has another size than its image, or an image cannot be
-            resized.
+        Refusal: If a mask is missing, or is not below the asset root.
+        ValueError: If a mask has another size than its image, or an image cannot be resized.
         OSError: If a mask cannot be read.
     """
     source = evidence_of or view
@@ -154,9 +156,7 @@ def view_shares(
 
 
 def _mask_file(mask: EvidenceMask, asset_root: Path) -> Path:
-    problem = AssetFolder(asset_root).size_or_problem(mask.path)
-    if not isinstance(problem, int):
-        raise ValueError(f"{problem[0]}; expected {problem[1]}")  # noqa: TRY004 - about the value, not its type
+    AssetFolder(asset_root).size(mask.path, CONTEXT.at(asset_root / mask.path))
     return asset_root / mask.path
 
 

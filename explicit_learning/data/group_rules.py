@@ -1,4 +1,4 @@
-"""Rules between rows: a group is whole and speaks with one voice, and nothing is both trained and evaluated on."""
+"""Rules between rows: a group is whole and consistent, and no item is both trained and evaluated on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KeyT = TypeVar("KeyT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Located(Generic[RowT]):
-    """A row and where it stands, as ``FILE:LINE``."""
+    """A row and its place, as ``FILE:LINE``."""
 
     where: str
     row: RowT
@@ -51,7 +51,7 @@ def check_slot_groups(slots: Sequence[Located[SlotRow]], faults: FaultCollector)
         _check_slot_group(members, faults)
 
 
-# Fields that say what a group is about; the first row of a group sets them.
+# Fields that all rows of a group share; its FULL row sets them.
 _SHARED = ("base_id", "question", "choices", "answer_type", "full_view")
 
 

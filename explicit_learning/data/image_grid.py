@@ -2,8 +2,8 @@
 
 Qwen3.5's image processor resizes an image so that both sides are multiples of one *cell* (a patch's side times the
 merge factor, 32 pixels), keeping the number of pixels between two bounds. One cell of the resized image is one image
-token, row by row. Everything that has to know tokens without a processor (evidence, masks, the check of prompt lengths)
-asks here; a test holds these rules against the processor's own on many sizes.
+token, row by row. Evidence, masks and the check of prompt lengths need tokens without a processor and
+get them here; a test compares these rules with the processor's own on many sizes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.errors import Fault, Refusal, found_text
+from explicit_learning.errors import Context, Refusal, found_text
 from explicit_learning.files.strict_json import load_json
 
 if TYPE_CHECKING:
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_ASPECT_RATIO", "PROCESSOR_FILE", "Grid", "ResizeRules"]
 
+CONTEXT = Context(
+    gate="model",
+    fix="restore the model's image processor settings: the number of image tokens follows from them",
+)
 # Where transformers looks for an image processor's settings: in a block of the first, else in the second.
 JOINT_FILE = "processor_config.json"
 PROCESSOR_FILE = "preprocessor_config.json"
@@ -75,9 +79,9 @@ class ResizeRules:
         """Return the rules that a model folder states.
 
         Raises:
-            Refusal: If the file is missing, is no JSON, or does not state them.
+            Refusal: If the file is missing, is not JSON, or does not state them.
         """
-        path, config = _settings(folder)
+        at, config = _settings(folder)
         size = config.get("size") or {}
         values = {
             "patch_size": config.get("patch_size"),
@@ -85,7 +89,11 @@ class ResizeRules:
             "size/shortest_edge": config.get("min_pixels") or size.get("shortest_edge"),
             "size/longest_edge": config.get("max_pixels") or size.get("longest_edge"),
         }
-        faults = [_fault(path, name, value) for name, value in values.items() if not _is_count(value)]
+        faults = [
+            at.fault(pointer=f"/{name}", found=found_text(value), expected="an integer above 0")
+            for name, value in values.items()
+            if not _is_count(value)
+        ]
         if faults:
             raise Refusal(faults)
         patch, merge, fewest, most = (int(value or 0) for value in values.values())
@@ -113,28 +121,17 @@ class ResizeRules:
         return Grid(height=rows * cell, width=columns * cell, rows=rows, columns=columns)
 
 
-def _settings(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the file that states the image processor's settings, and them."""
+def _settings(folder: Path) -> tuple[Context, dict[str, Any]]:
+    """Return the image processor's settings, and the context of faults in the file that states them."""
     joint = folder / JOINT_FILE
     if joint.is_file():
-        settings = load_json(joint, gate="model")
+        settings = load_json(joint, gate=CONTEXT.gate)
         if isinstance(settings, dict) and isinstance(settings.get("image_processor"), dict):
-            return joint, settings["image_processor"]
+            return CONTEXT.at(joint), settings["image_processor"]
     path = folder / PROCESSOR_FILE
-    settings = load_json(path, gate="model")
-    return path, settings if isinstance(settings, dict) else {}
+    settings = load_json(path, gate=CONTEXT.gate)
+    return CONTEXT.at(path), settings if isinstance(settings, dict) else {}
 
 
 def _is_count(value: Any) -> bool:  # noqa: ANN401 - any JSON value
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
-def _fault(path: Path, name: str, value: Any) -> Fault:  # noqa: ANN401 - any JSON value
-    return Fault(
-        gate="model",
-        file=str(path),
-        pointer=f"/{name}",
-        found=found_text(value),
-        expected="an integer above 0",
-        fix="restore the model's image processor settings; without them no image token can be placed",
-    )

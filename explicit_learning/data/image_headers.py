@@ -1,8 +1,8 @@
-"""What an image file says of itself, read without decoding a pixel.
+"""What an image file's header states, read without decoding a pixel.
 
 The size decides how many image tokens a prompt has, and whether evidence boxes fit, so it must be the size that is
-shown: after EXIF rotation. A file that would unpack into gigabytes, that is no image, or that ends early is refused
-here, hours before a worker would meet it.
+shown: after EXIF rotation. A file that would unpack into gigabytes, that is not an image, or that ends early is
+refused here, hours before a worker would read it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
     from PIL.Image import Image
 
-    from explicit_learning.data.asset_paths import Problem
+    from explicit_learning.data.dataset_manifest import Asset
+    from explicit_learning.errors import Context, Fault
 
-__all__ = ["FORMATS", "MAX_PIXELS", "bombs_are_errors", "header_problem", "open_image"]
+__all__ = ["FORMATS", "MAX_PIXELS", "bombs_are_errors", "header_fault", "open_image"]
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
 # 8,000 by 8,000: more than any processor keeps, and 256 MB when unpacked.
@@ -48,7 +49,7 @@ def open_image(path: Path) -> Image:
 
     Raises:
         ValueError: If it has more than `MAX_PIXELS` pixels.
-        OSError: If it cannot be read, or is no image of `FORMATS`.
+        OSError: If it cannot be read, or is not an image of `FORMATS`.
         Exception: Whatever else Pillow raises on a broken header.
     """
     from PIL import Image
@@ -64,35 +65,38 @@ def open_image(path: Path) -> Image:
     return image
 
 
-def header_problem(path: Path, name: str, width: int, height: int) -> Problem | None:
+def header_fault(path: Path, asset: Asset, at: Context, pointer: str) -> Fault | None:
     """Return what is wrong with an image file, or ``None``.
 
     Args:
         path: The file.
-        name: What to call it in the answer.
-        width: The width it must have after EXIF rotation, in pixels.
-        height: The height likewise.
+        asset: Its entry in the manifest; its size is the one after EXIF rotation.
+        at: The context of the fault.
+        pointer: Where the entry is in the manifest.
     """
     from PIL import UnidentifiedImageError
 
-    label = found_text(name)
+    def fault(found: str, expected: str = "a whole image", fix: str = "restore the file") -> Fault:
+        return at.fault(pointer=pointer, found=f"{found_text(asset.path)}: {found}", expected=expected, fix=fix)
+
     try:
         with open_image(path) as image:
             shown = _shown_size(path, image)
             whole = _is_whole(path, image)
     except UnidentifiedImageError:
         expected = f"an image of one of the formats {', '.join(FORMATS)}"
-        return f"{label}: not such an image", expected, "replace or convert the file"
+        return fault("not such an image", expected, "replace or convert the file")
     except ValueError as error:
-        expected = f"at most {MAX_PIXELS:,} pixels"
-        return f"{label}: {error}", expected, "scale the image down: a processor would do it anyway"
+        fix = "scale the image down: a processor would do it anyway"
+        return fault(str(error), f"at most {MAX_PIXELS:,} pixels", fix)
     except Exception as error:  # noqa: BLE001 - a broken header makes Pillow raise anything, SyntaxError included
-        return f"{label}: broken: {error}", "a whole image", "restore the file"
+        return fault(f"broken: {error}")
     if not whole:
-        return f"{label}: the file ends before the image does", "a whole image", "restore the file"
-    if shown != (width, height):
-        found = f"{label}: {shown[0]} by {shown[1]} pixels after EXIF rotation"
-        return found, f"{width} by {height} pixels, as listed", "correct the listed size, or restore the image"
+        return fault("the file ends before the image does")
+    if shown != (asset.width, asset.height):
+        found = f"{shown[0]} by {shown[1]} pixels after EXIF rotation"
+        expected = f"{asset.width} by {asset.height} pixels, as listed"
+        return fault(found, expected, "correct the listed size, or restore the image")
     return None
 
 

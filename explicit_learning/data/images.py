@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.data.asset_paths import AssetFolder
 from explicit_learning.data.image_headers import bombs_are_errors, open_image
-from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
+from explicit_learning.errors import Context, ExitCode, found_text
 from explicit_learning.files.atomic import write_bytes
 
 if TYPE_CHECKING:
@@ -37,13 +37,15 @@ DEFAULT_CACHE_BYTES = 256 * 1024 * 1024
 _CACHE_VERSION = 1
 _DIGEST_BYTES = 32
 _CHANNELS = 3
+LISTED = "the image that the dataset's manifest lists"
+CONTEXT = Context(gate="data", fix="restore the file: it was whole when the gates checked it", exit_code=ExitCode.IO)
 
 
 def decode_image(path: Path) -> Image:
     """Decode a file to an upright RGB image.
 
     Raises:
-        OSError: If it cannot be read, or is no whole image.
+        OSError: If it cannot be read, or is not a whole image.
         ValueError: If it has too many pixels.
         Exception: Whatever else Pillow raises on a broken file.
     """
@@ -60,7 +62,7 @@ def decode_image(path: Path) -> Image:
 
 
 class ImageStore:
-    """The images of a data set, decoded on access. One process uses it from one thread, as a loader's worker does."""
+    """The images of a dataset, decoded on access. One process uses it from one thread, as a loader's worker does."""
 
     def __init__(self, root: Path, *, max_bytes: int = DEFAULT_CACHE_BYTES, cache_folder: Path | None = None) -> None:
         """Take the asset root.
@@ -90,7 +92,7 @@ class ImageStore:
             row: Name of the row that shows it, for the refusal.
 
         Raises:
-            Refusal: If the file is missing, unsafe, or no whole image of the size that the row says.
+            Refusal: If the file is missing, unsafe, or not a whole image of the size that the row names.
         """
         kept = self._kept.get(image.sha256)
         if kept is not None:
@@ -104,29 +106,17 @@ class ImageStore:
         return decoded
 
     def _decode(self, image: ImageRef, row: str | None) -> Image:
-        size = self._folder.size_or_problem(image.path)
-        if not isinstance(size, int):
-            raise self._refusal(image, row, size[0])
+        subject = f"image {image.image_index} of row {found_text(row)}" if row else None
+        at = CONTEXT.at(self._root / image.path, subject)
+        self._folder.size(image.path, at)
         try:
             decoded = decode_image(self._root / image.path)
         except Exception as error:
-            raise self._refusal(image, row, f"corrupt: {error}") from error
+            raise at.refusal(found=f"corrupt: {error}", expected=LISTED) from error
         if decoded.size != (image.width, image.height):
             found = f"{decoded.width} by {decoded.height} pixels instead of {image.width} by {image.height}"
-            raise self._refusal(image, row, found)
+            raise at.refusal(found=found, expected=LISTED)
         return decoded
-
-    def _refusal(self, image: ImageRef, row: str | None, found: str) -> Refusal:
-        return Refusal(
-            Fault(
-                gate="data",
-                file=str(self._root / image.path),
-                found=f"{found} (image {image.image_index} of row {found_text(row)})" if row else found,
-                expected="the image that the data set's manifest lists",
-                fix="restore the file: it was whole when the gates checked it",
-                exit_code=ExitCode.IO,
-            )
-        )
 
     def _keep(self, key: str, image: Image) -> None:
         cost = image.width * image.height * _CHANNELS

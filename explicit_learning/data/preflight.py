@@ -1,12 +1,12 @@
-"""The token envelope, checked before anything is started: every prompt and every answer fits the plan's limits.
+"""The token limits of a plan, checked before anything is started: every prompt and every answer fits.
 
-A prompt that is too long is met hours into a run, and cutting it would cut through its image tokens; a gold answer that
-needs more tokens than a completion may have can never be sampled. Both follow from the rows, the images' sizes and the
-model's files alone. So all rows are measured here, without torch and without decoding a pixel, and a plan that would
-meet such a row is refused with the row's name. Nothing is ever truncated.
+A prompt that is too long would fail hours into a run, and cutting it would cut through its image tokens; a gold answer
+that needs more tokens than a completion may have can never be sampled. Both follow from the rows, the images' sizes and
+the model's files alone. So all rows are measured here, without torch and without decoding a pixel, and a plan with such
+a row is refused with the row's name. Nothing is ever truncated.
 
-What is measured is a text once, however many rows show it: the views of a group ask the same question, and an answer
-is one of few. With it 46,000 rows need no pool of processes (``benchmarks/preflight.py``).
+Each text is measured once, however many rows show it: the views of a group ask the same question, and there are few
+different answers. 46,000 rows therefore need no pool of processes (``benchmarks/preflight.py``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from explicit_learning.data.answers import ABSTENTION, render_answer
 from explicit_learning.data.image_grid import ResizeRules
 from explicit_learning.data.preflight_tokens import BATCH, IMAGE_TOKEN, VIDEO_TOKEN, ModelText
 from explicit_learning.data.prompt import prompt_messages
-from explicit_learning.errors.collector import FaultCollector
+from explicit_learning.errors import Context, Fault, FaultCollector
 from explicit_learning.files.progress import progress
 
 if TYPE_CHECKING:
@@ -30,14 +30,13 @@ if TYPE_CHECKING:
     from explicit_learning.data.dataset import CheckedDataset
     from explicit_learning.data.group_rules import Located
     from explicit_learning.data.rows import ImageRef, SftRow, SlotRow
-    from explicit_learning.errors import Fault
 
     # What a prompt's text depends on: question, choices, number of images.
     TextKey = tuple[str, tuple[Choice, ...], int]
 
-__all__ = ["Asked", "Problem", "PromptTokens", "Tokens", "asked_rows", "check_envelope"]
+__all__ = ["Asked", "PromptTokens", "Tokens", "asked_rows", "check_envelope"]
 
-GATE = "preflight"
+CONTEXT = Context(gate="preflight")
 MAX_PROMPT = "generation.max_prompt_tokens"
 MAX_IMAGES = "generation.max_images_per_prompt"
 MAX_COMPLETION = "generation.max_completion_tokens"
@@ -45,7 +44,7 @@ MAX_COMPLETION = "generation.max_completion_tokens"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What a row puts to the model, and what must be sayable.
+    """What a row asks the model, and which answers it must be able to give.
 
     Attributes:
         where: ``FILE:LINE``.
@@ -53,7 +52,7 @@ class Asked:
         question: The question.
         choices: Its choices.
         images: The images of the view that is shown.
-        images_pointer: Where they stand in the row.
+        images_pointer: Where they are in the row.
         answers: Pointer and answer body of everything the row holds as right or as a candidate.
     """
 
@@ -64,6 +63,11 @@ class Asked:
     images: tuple[ImageRef, ...]
     images_pointer: str
     answers: tuple[tuple[str, str], ...]
+
+    @property
+    def context(self) -> Context:
+        """The context of the row's faults."""
+        return CONTEXT.at(self.where, self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,25 +83,11 @@ class PromptTokens:
         return self.text + self.images
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """Why a row has no prompt at all."""
-
-    pointer: str
-    found: str
-    expected: str
-    fix: str
-
-    def at(self, pointer: str) -> Problem:
-        """Return the same problem at a place in a row."""
-        return Problem(pointer=pointer, found=self.found, expected=self.expected, fix=self.fix)
-
-
 def asked_rows(checked: CheckedDataset, arm: Arm) -> list[Asked]:
-    """Return what a plan of an arm puts to the model: its training rows, then the evaluation rows, in file order.
+    """Return what a plan of an arm asks the model: its training rows, then the evaluation rows, in file order.
 
     Each slot counts with its selected view, whatever the arm shows: the FULL view of a group is that of its FULL slot,
-    so that every view is measured once and all RL arms are judged alike.
+    so that every view is measured once and all RL arms are treated alike.
     """
     trained: list[Asked] = (
         [_of_certificate(located) for located in checked.located_sft if located.row.record_kind == arm.sft_rows]
@@ -146,42 +136,45 @@ class Tokens:
 
     @classmethod
     def of_model(cls, folder: Path, system: str) -> Tokens:
-        """Read what counting needs of a model folder.
+        """Read what counting needs from a model folder.
 
         Raises:
             Refusal: If its processor, tokenizer or template settings cannot be read.
         """
         return cls(text=ModelText.of_model(folder), resize=ResizeRules.of_model(folder), system=system)
 
-    def prompts(self, rows: Sequence[Asked]) -> Iterator[PromptTokens | Problem]:
-        """Yield each row's prompt length, or what keeps it from having one.
+    def prompts(self, rows: Sequence[Asked]) -> Iterator[PromptTokens | Fault]:
+        """Yield each row's prompt length, or why it has none.
 
         Raises:
             Refusal: If the model's template cannot render a prompt.
         """
-        texts: dict[TextKey, int | Problem] = {}
-        sizes: dict[tuple[int, int], int | Problem] = {}
+        texts: dict[TextKey, int | str] = {}
+        sizes: dict[tuple[int, int], int | str] = {}
         for start in range(0, len(rows), BATCH):
             part = rows[start : start + BATCH]
             self._count_texts(part, texts)
             for row in part:
                 text = texts[_text_key(row)]
+                if isinstance(text, str):
+                    yield row.context.fault(
+                        pointer="/question",
+                        found=text,
+                        expected="one placeholder for each image, and none in a question, choice or system prompt",
+                        fix="take the token out of the text",
+                    )
+                    continue
                 images = self._image_tokens(row, sizes)
-                if isinstance(text, Problem):
-                    yield text
-                elif isinstance(images, Problem):
-                    yield images
-                else:
-                    yield PromptTokens(text=text, images=images)
+                yield images if isinstance(images, Fault) else PromptTokens(text=text, images=images)
 
     def answers(self, bodies: Iterable[str]) -> dict[str, int]:
-        """Return how many tokens saying each body takes, the terminal token included."""
+        """Return how many tokens each answer takes, the terminal token included."""
         known = list(dict.fromkeys(bodies))
         counts = self.text.counts([render_answer(body) for body in known], special=False)
         return {body: count + 1 for body, count in zip(known, counts, strict=True)}
 
-    def _count_texts(self, rows: Sequence[Asked], seen: dict[TextKey, int | Problem]) -> None:
-        """Measure the texts that were not met before; an image counts as nothing here."""
+    def _count_texts(self, rows: Sequence[Asked], seen: dict[TextKey, int | str]) -> None:
+        """Measure the texts that are new, or note what is wrong with one; an image counts as nothing here."""
         new: dict[TextKey, str] = {}
         for row in rows:
             key = _text_key(row)
@@ -189,42 +182,37 @@ class Tokens:
                 continue
             count = len(row.images)
             text = self.text.render(prompt_messages(self.system, row.question, row.choices, image_count=count))
-            if (shown := text.count(IMAGE_TOKEN)) != count or VIDEO_TOKEN in text:
-                seen[key] = Problem(
-                    pointer="/question",
-                    found=f"{shown} times {IMAGE_TOKEN} for {count} images"
-                    if shown != count
-                    else f"{VIDEO_TOKEN} in the prompt",
-                    expected="one placeholder for each image, and none that a question, choice or system prompt writes",
-                    fix="take the token out of the text",
-                )
+            if (shown := text.count(IMAGE_TOKEN)) != count:
+                seen[key] = f"{shown} times {IMAGE_TOKEN} for {count} images"
+            elif VIDEO_TOKEN in text:
+                seen[key] = f"{VIDEO_TOKEN} in the prompt"
             else:
                 new[key] = text
         counts = self.text.counts(list(new.values()), special=True)
         seen.update((key, count - key[2]) for key, count in zip(new, counts, strict=True))
 
-    def _image_tokens(self, row: Asked, sizes: dict[tuple[int, int], int | Problem]) -> int | Problem:
+    def _image_tokens(self, row: Asked, sizes: dict[tuple[int, int], int | str]) -> int | Fault:
         total = 0
         for position, image in enumerate(row.images):
             size = (image.width, image.height)
             if size not in sizes:
                 sizes[size] = self._tokens_of_size(*size)
             tokens = sizes[size]
-            if isinstance(tokens, Problem):
-                return tokens.at(f"{row.images_pointer}/{position}")
+            if isinstance(tokens, str):
+                return row.context.fault(
+                    pointer=f"{row.images_pointer}/{position}",
+                    found=tokens,
+                    expected="an image that the model's processor accepts",
+                    fix="crop or pad the image, or drop the row",
+                )
             total += tokens
         return total
 
-    def _tokens_of_size(self, width: int, height: int) -> int | Problem:
+    def _tokens_of_size(self, width: int, height: int) -> int | str:
         try:
             return self.resize.grid(width=width, height=height).tokens
         except ValueError as error:
-            return Problem(
-                pointer="",
-                found=str(error),
-                expected="an image that the model's processor accepts",
-                fix="crop or pad the image, or drop the row",
-            )
+            return str(error)
 
 
 def _text_key(row: Asked) -> TextKey:
@@ -253,7 +241,7 @@ def check_envelope(
     Raises:
         Refusal: If the model's template cannot render a prompt.
     """
-    faults = FaultCollector(GATE)
+    faults = FaultCollector(CONTEXT)
     answers = tokens.answers([ABSTENTION, *(body for row in rows for _, body in row.answers)])
     if answers[ABSTENTION] > max_completion_tokens:
         faults.report(
@@ -266,43 +254,32 @@ def check_envelope(
         return faults.faults()
     with progress("counting prompt tokens", len(rows), "rows") as advance:
         for row, prompt in zip(rows, tokens.prompts(rows), strict=True):
-            _check_prompt(row, prompt, max_prompt_tokens, faults)
-            if len(row.images) > max_images_per_prompt:
-                faults.report(
-                    file=row.where,
-                    pointer=row.images_pointer,
-                    found=f"{len(row.images)} images ({row.name})",
-                    expected=f"at most {MAX_IMAGES}, {max_images_per_prompt}",
-                    fix="raise the limit, or show fewer images",
+            if fault := prompt if isinstance(prompt, Fault) else _long_prompt(row, prompt, max_prompt_tokens):
+                faults.add(fault)
+            if (count := len(row.images)) > max_images_per_prompt:
+                expected, fix = (
+                    f"at most {MAX_IMAGES}, {max_images_per_prompt}",
+                    "raise the limit, or show fewer images",
                 )
+                pointer = row.images_pointer
+                faults.add(row.context.fault(pointer=pointer, found=f"{count} images", expected=expected, fix=fix))
             for pointer, body in row.answers:
                 if answers[body] > max_completion_tokens:
-                    faults.report(
-                        file=row.where,
-                        pointer=pointer,
-                        found=f"an answer of {answers[body]} tokens ({row.name})",
-                        expected=f"at most {MAX_COMPLETION}, {max_completion_tokens}, the terminal token included",
-                        fix="raise the limit, or shorten the answer",
-                    )
+                    found = f"an answer of {answers[body]} tokens"
+                    expected = f"at most {MAX_COMPLETION}, {max_completion_tokens}, the terminal token included"
+                    fix = "raise the limit, or shorten the answer"
+                    faults.add(row.context.fault(pointer=pointer, found=found, expected=expected, fix=fix))
             advance(1)
     return faults.faults()
 
 
-def _check_prompt(row: Asked, prompt: PromptTokens | Problem, limit: int, faults: FaultCollector) -> None:
-    if isinstance(prompt, Problem):
-        faults.report(
-            file=row.where,
-            pointer=prompt.pointer,
-            found=f"{prompt.found} ({row.name})",
-            expected=prompt.expected,
-            fix=prompt.fix,
-        )
-    elif prompt.total > limit:
-        many_images = prompt.images > prompt.text
-        faults.report(
-            file=row.where,
-            pointer=row.images_pointer if many_images else "/question",
-            found=f"a prompt of {prompt.total} tokens, {prompt.images} of them for images ({row.name})",
-            expected=f"at most {MAX_PROMPT}, {limit}: prompts are never truncated",
-            fix=f"raise the limit (and the context), or {'shrink the images' if many_images else 'shorten the text'}",
-        )
+def _long_prompt(row: Asked, prompt: PromptTokens, limit: int) -> Fault | None:
+    if prompt.total <= limit:
+        return None
+    many_images = prompt.images > prompt.text
+    return row.context.fault(
+        pointer=row.images_pointer if many_images else "/question",
+        found=f"a prompt of {prompt.total} tokens, {prompt.images} of them for images",
+        expected=f"at most {MAX_PROMPT}, {limit}: prompts are never truncated",
+        fix=f"raise the limit (and the context), or {'shrink the images' if many_images else 'shorten the text'}",
+    )

@@ -1,8 +1,8 @@
 """A model's text side without transformers: its chat template rendered, and the result counted in tokens.
 
-Gates run in a process that starts in milliseconds, and importing transformers takes ten seconds. What it does to a
-prompt is little: it renders the model's Jinja template and hands the text to the model's ``tokenizer.json``. Both are
-done here by the same two libraries that it uses itself; a test holds the counts against the real processor's.
+Gates run in a process that starts in milliseconds, and importing transformers takes ten seconds. It does two
+things to a prompt: it renders the model's Jinja template and gives the text to the model's ``tokenizer.json``. Both are
+done here by the same two libraries that it uses itself; a test compares the counts with the real processor's.
 
 One thing is stricter: a template that asks for the date does not render, because the same plan would have another
 prompt tomorrow.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from explicit_learning.data.prompt import TEMPLATE_OPTIONS
-from explicit_learning.errors import Fault, Refusal, found_text
+from explicit_learning.errors import Context, found_text
 from explicit_learning.files.strict_json import read_bytes
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["IMAGE_TOKEN", "VIDEO_TOKEN", "ModelText"]
 
-GATE = "model"
+CONTEXT = Context(gate="model", fix="restore the model's tokenizer files: prompts are counted with them")
 # What Qwen's processor puts in an image's place, once for each of its tokens, and in a video's.
 IMAGE_TOKEN = "<|image_pad|>"  # noqa: S105 - a token of text
 VIDEO_TOKEN = "<|video_pad|>"  # noqa: S105 - a token of text
@@ -49,7 +49,7 @@ class ModelText:
         template: The compiled chat template.
         tokenizer: The model's tokenizer, neither padding nor truncating.
         special_tokens: The tokens that a template may name, such as ``eos_token``.
-        template_file: Where the template stands, for faults.
+        template_file: The template's file, for faults.
     """
 
     template: Template
@@ -90,8 +90,8 @@ class ModelText:
                 **TEMPLATE_OPTIONS,
             )
         except TemplateError as error:
-            found = f"the template does not render a prompt: {error}"
-            raise _refusal(self.template_file, found, "a template for system, image and text parts") from None
+            found, expected = f"a template error: {error}", "a template for system, image and text parts"
+            raise CONTEXT.refusal(file=self.template_file, found=found, expected=expected) from None
 
     def counts(self, texts: Sequence[str], *, special: bool) -> Iterator[int]:
         """Yield how many tokens each text has.
@@ -111,13 +111,15 @@ def _template_source(folder: Path) -> tuple[Path, str]:
     if legacy.is_file():
         source = _settings(legacy).get("chat_template")
         if not isinstance(source, str):
-            raise _refusal(legacy, found_text(source), "a chat template", pointer="/chat_template")
+            found, expected = found_text(source), "a chat template"
+            raise CONTEXT.refusal(file=legacy, pointer="/chat_template", found=found, expected=expected)
         return legacy, source
     file = folder / "chat_template.jinja"
     try:
-        return file, read_bytes(file, gate=GATE, max_bytes=MAX_TEMPLATE_BYTES).decode()
+        return file, read_bytes(file, gate=CONTEXT.gate, max_bytes=MAX_TEMPLATE_BYTES).decode()
     except UnicodeDecodeError as error:
-        raise _refusal(file, f"byte {error.start} is not UTF-8", "a chat template in UTF-8") from None
+        found, expected = f"byte {error.start} is not UTF-8", "a chat template in UTF-8"
+        raise CONTEXT.refusal(file=file, found=found, expected=expected) from None
 
 
 def _compiled(source: str, file: Path) -> Template:
@@ -127,7 +129,7 @@ def _compiled(source: str, file: Path) -> Template:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """The tag that marks an assistant's words for training: it renders what it encloses."""
+        """The tag around an assistant's answer: it renders what it encloses."""
 
         tags = frozenset({"generation"})  # type: ignore[assignment] # jinja2 annotates a set and reads it only
 
@@ -149,17 +151,18 @@ def _compiled(source: str, file: Path) -> Template:
     try:
         return environment.from_string(source)
     except TemplateError as error:
-        raise _refusal(file, f"no Jinja template: {error}", "a chat template") from None
+        raise CONTEXT.refusal(file=file, found=f"not a Jinja template: {error}", expected="a chat template") from None
 
 
 def _tokenizer(file: Path) -> Tokenizer:
     from tokenizers import Tokenizer
 
-    data = read_bytes(file, gate=GATE, max_bytes=MAX_TOKENIZER_BYTES)
+    data = read_bytes(file, gate=CONTEXT.gate, max_bytes=MAX_TOKENIZER_BYTES)
     try:
         tokenizer = Tokenizer.from_buffer(data)
     except ValueError as error:
-        raise _refusal(file, f"not readable as a tokenizer: {error}", "a tokenizer.json") from None
+        found = f"not readable as a tokenizer: {error}"
+        raise CONTEXT.refusal(file=file, found=found, expected="a tokenizer.json") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
@@ -176,16 +179,11 @@ def _special_tokens(file: Path) -> dict[str, str]:
 
 
 def _settings(file: Path) -> dict[str, Any]:
-    """Return a JSON object as transformers writes it: with ``model_max_length`` of 10³⁰, no strict JSON."""
+    """Return a JSON object as transformers writes it; its ``model_max_length`` of 10³⁰ is not strict JSON."""
     try:
-        settings = json.loads(read_bytes(file, gate=GATE))
+        settings = json.loads(read_bytes(file, gate=CONTEXT.gate))
     except (ValueError, RecursionError) as error:
-        raise _refusal(file, f"no JSON: {error}", "a JSON object") from None
+        raise CONTEXT.refusal(file=file, found=f"not JSON: {error}", expected="a JSON object") from None
     if not isinstance(settings, dict):
-        raise _refusal(file, found_text(settings), "a JSON object")
+        raise CONTEXT.refusal(file=file, found=found_text(settings), expected="a JSON object")
     return settings
-
-
-def _refusal(file: Path, found: str, expected: str, *, pointer: str | None = None) -> Refusal:
-    fix = "restore the model's tokenizer files; without them no prompt can be counted"
-    return Refusal(Fault(gate=GATE, file=str(file), pointer=pointer, found=found, expected=expected, fix=fix))

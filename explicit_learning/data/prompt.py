@@ -1,14 +1,14 @@
 """The prompt: one system text, one user turn of images and a question, the same for every arm.
 
 How a question is put is part of the experiment's identity. It is built here and nowhere else, so that training,
-evaluation and the check of the token envelope cannot come to ask differently.
+evaluation and the check of the token limits ask alike.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.errors import Fault, Refusal
+from explicit_learning.errors import Context
 from explicit_learning.files.strict_json import read_bytes
 
 if TYPE_CHECKING:
@@ -27,31 +27,24 @@ TEMPLATE_OPTIONS: dict[str, Any] = {"enable_thinking": False}
 MAX_PROMPT_BYTES = 1 << 20
 
 
-def load_system_prompt(path: Path, *, gate: str = "prompt") -> str:
+def load_system_prompt(path: Path) -> str:
     """Read the system text; white space around it is dropped.
 
     Raises:
         Refusal: If the file is missing, unreadable, larger than 1 MiB, not UTF-8, or has no text in it.
     """
-    data = read_bytes(path, gate=gate, max_bytes=MAX_PROMPT_BYTES)
+    at = Context(gate="prompt", file=str(path))
     try:
-        text = data.decode()
+        text = read_bytes(path, gate=at.gate, max_bytes=MAX_PROMPT_BYTES).decode()
     except UnicodeDecodeError as error:
-        raise Refusal(
-            Fault(
-                gate=gate,
-                file=str(path),
-                found=f"byte {error.start} is not UTF-8",
-                expected="UTF-8 text",
-                fix="save the file as UTF-8",
-            )
-        ) from None
+        found = f"byte {error.start} is not UTF-8"
+        raise at.refusal(found=found, expected="UTF-8 text", fix="save the file as UTF-8") from None
     if text.startswith("\ufeff"):
-        found, fix = "a byte-order mark", "save the file as UTF-8 without BOM"
-        raise Refusal(Fault(gate=gate, file=str(path), found=found, expected="UTF-8 text without one", fix=fix))
+        fix = "save the file as UTF-8 without BOM"
+        raise at.refusal(found="a byte-order mark", expected="UTF-8 text without one", fix=fix)
     if not text.strip():
-        found, fix = "no text", "write the instruction that every prompt begins with"
-        raise Refusal(Fault(gate=gate, file=str(path), found=found, expected="a system prompt", fix=fix))
+        fix = "write the instruction that every prompt starts with"
+        raise at.refusal(found="no text", expected="a system prompt", fix=fix)
     return text.strip()
 
 
@@ -76,7 +69,7 @@ def prompt_messages(system: str, question: str, choices: Sequence[Choice] = (), 
         image_count: How many images the row has; each gets a part of its own, before the text.
 
     Raises:
-        ValueError: If there is no image: no image, no record.
+        ValueError: If there is no image: every record has one.
     """
     if image_count < 1:
         raise ValueError("a prompt without an image")

@@ -1,7 +1,7 @@
 """Rows files read as a stream: strict JSON, then the schema, then the row's own rules.
 
-The wrong split is named before anything else is said about a row: training on what is meant for evaluation is the one
-mistake that makes results look better.
+A wrong split has a message of its own: training on what is meant for evaluation is the one mistake that makes results
+look better.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from explicit_learning.data.group_rules import Located, check_sft_groups, check_slot_groups
-from explicit_learning.data.row_rules import check_sft, check_slot
+from explicit_learning.data.row_rules import sft_row_faults, slot_row_faults
 from explicit_learning.data.rows import SftRow, SlotRow, sft_from_json, slot_from_json
-from explicit_learning.errors import Fault, Refusal, found_text
+from explicit_learning.errors import Refusal, found_text
 from explicit_learning.errors.collector import FaultCollector
 from explicit_learning.files.compiled_schema import compiled_schema
 from explicit_learning.files.jsonl import read_rows
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from explicit_learning.data.row_rules import Report
+    from explicit_learning.errors import Context, Fault
 
 __all__ = ["read_sft_rows", "read_slot_rows", "stream_sft", "stream_slots"]
 
+GATE = "data"
 RowT = TypeVar("RowT", SlotRow, SftRow)
 Split = Literal["train", "evaluation"]
 
@@ -39,33 +40,33 @@ class _Form(Generic[RowT]):
     id_field: str
     split: Split
     from_json: Callable[[dict[str, Any]], RowT]
-    check: Callable[[RowT, Report], None]
+    faults: Callable[[RowT, Context], Iterator[Fault]]
 
 
-_SLOTS = _Form(schema="slot-row", id_field="slot_id", split="train", from_json=slot_from_json, check=check_slot)
+_SLOTS = _Form(schema="slot-row", id_field="slot_id", split="train", from_json=slot_from_json, faults=slot_row_faults)
 _EVALUATION = replace(_SLOTS, schema="evaluation-row", split="evaluation")
-_SFT = _Form(schema="sft-row", id_field="record_id", split="train", from_json=sft_from_json, check=check_sft)
+_SFT = _Form(schema="sft-row", id_field="record_id", split="train", from_json=sft_from_json, faults=sft_row_faults)
 
 
-def read_slot_rows(path: Path, *, split: Split = "train", gate: str = "data") -> tuple[SlotRow, ...]:
+def read_slot_rows(path: Path, *, split: Split = "train") -> tuple[SlotRow, ...]:
     """Read and check a whole slots file, or an evaluation file.
 
     Raises:
         Refusal: With everything that is wrong in it; images are not looked at.
     """
-    faults = FaultCollector(gate)
+    faults = FaultCollector(GATE)
     rows = list(stream_slots(path, faults, split=split))
     check_slot_groups(rows, faults)
     return _rows_or_refusal(rows, faults)
 
 
-def read_sft_rows(path: Path, *, gate: str = "data") -> tuple[SftRow, ...]:
+def read_sft_rows(path: Path) -> tuple[SftRow, ...]:
     """Read and check a whole SFT file.
 
     Raises:
         Refusal: With everything that is wrong in it; images are not looked at.
     """
-    faults = FaultCollector(gate)
+    faults = FaultCollector(GATE)
     rows = list(stream_sft(path, faults))
     check_sft_groups(rows, faults)
     return _rows_or_refusal(rows, faults)
@@ -85,58 +86,43 @@ def _stream(path: Path, form: _Form[RowT], faults: FaultCollector) -> Iterator[L
     fits = compiled_schema(form.schema)
     try:
         for number, value in read_rows(path, gate=faults.gate, collect=faults.add):
-            where = f"{path}:{number}"
+            where, name = f"{path}:{number}", value.get(form.id_field)
+            at = faults.context.at(where, name if isinstance(name, str) else None)
             if not fits(value):
-                faults.explain(partial(_explain, value, form, where, faults.gate))
+                faults.explain(partial(_explain, value, form, at))
                 continue
             row = form.from_json(value)
-            form.check(row, _RowReport(faults, where, value[form.id_field]))
+            faults.extend(form.faults(row, at))
             yield Located(where=where, row=row)
     except Refusal as refusal:
         faults.extend(refusal.faults)
 
 
-class _RowReport:
-    """Adds to a row's faults where the row stands and what it is called."""
-
-    __slots__ = ("_faults", "_name", "_where")
-
-    def __init__(self, faults: FaultCollector, where: str, name: str) -> None:
-        self._faults, self._where, self._name = faults, where, name
-
-    def __call__(self, pointer: str, found: str, expected: str, fix: str) -> None:
-        self._faults.report(
-            file=self._where, pointer=pointer, found=f"{found} ({self._name})", expected=expected, fix=fix
-        )
-
-
-def _explain(value: dict[str, Any], form: _Form[RowT], where: str, gate: str) -> Iterator[Fault]:
-    name = value.get(form.id_field)
-    suffix = f" ({name})" if isinstance(name, str) else ""
-    for fault in validate(value, form.schema, gate=gate, file=where):
+def _explain(value: dict[str, Any], form: _Form[RowT], at: Context) -> Iterator[Fault]:
+    suffix = f" ({at.subject})" if at.subject else ""
+    for fault in validate(value, form.schema, gate=at.gate, file=str(at.file)):
         if fault.pointer == "/split" and isinstance(value.get("split"), str):
-            yield _leakage(fault, value["split"], form.split, suffix)
+            yield _leakage(value["split"], form.split, at)
         else:
             yield replace(fault, found=f"{fault.found}{suffix}")
 
 
-def _leakage(fault: Fault, found: str, split: Split, suffix: str) -> Fault:
+def _leakage(found: str, split: Split, at: Context) -> Fault:
     if split == "evaluation":
-        return replace(
-            fault,
-            found=f"split {found_text(found)}{suffix}",
+        return at.fault(
+            pointer="/split",
+            found=f"split {found_text(found)}",
             expected='"evaluation" in a file of held-out rows',
             fix="move the row to a training file, or correct its split",
         )
-    return replace(
-        fault,
-        found=f"evaluation leakage: split {found_text(found)}{suffix}",
+    return at.fault(
+        pointer="/split",
+        found=f"evaluation leakage: split {found_text(found)}",
         expected='"train" in every row that is trained on',
         fix="remove the row from the training file",
     )
 
 
 def _rows_or_refusal(rows: list[Located[RowT]], faults: FaultCollector) -> tuple[RowT, ...]:
-    if found := faults.faults():
-        raise Refusal(found)
+    faults.refuse_if_any()
     return tuple(located.row for located in rows)

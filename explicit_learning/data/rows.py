@@ -1,8 +1,8 @@
 """Rows as typed values: slots, certificates, and the views they name.
 
-A row is read once, checked once, and from then on is a frozen value whose fields a type checker knows. The constructors
-here trust their input: they are called on JSON that has passed its schema (`explicit_learning.data.reading`), so that a
-field has one place where its form is defined.
+A row is read once, checked once, and from then on is a frozen, typed value. The constructors here trust their input:
+they are called on JSON that has passed its schema (`explicit_learning.data.reading`), so that a field's form is defined
+in one place.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ __all__ = [
     "SlotRow",
     "View",
     "sft_from_json",
-    "sft_to_json",
     "slot_from_json",
     "slot_to_json",
 ]
@@ -130,7 +129,7 @@ class SlotRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SftRow:
-    """A certificate: what the model should say to a view; see ``schemas/sft-row.schema.json``."""
+    """A certificate: what the model should answer to a view; see ``schemas/sft-row.schema.json``."""
 
     record_id: str
     record_kind: str
@@ -203,18 +202,6 @@ def slot_to_json(row: SlotRow) -> Json:
         "full_answer": row.full_answer,
     }
     return value if row.substitute_answer is None else value | {"substitute_answer": row.substitute_answer}
-
-
-def sft_to_json(row: SftRow) -> Json:
-    """Return the JSON form of an SFT row: exactly what `sft_from_json` was given."""
-    return {
-        "schema_version": 2,
-        **_fields(row),
-        "relation": row.relation.value,
-        "choices": [_fields(choice) for choice in row.choices],
-        "answer_type": row.answer_type.value,
-        "images": [_fields(image) for image in row.images],
-    }
 
 
 def _choices(values: list[Json]) -> tuple[Choice, ...]:

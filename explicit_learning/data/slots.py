@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["slot_manifest_sha256", "training_order"]
 
-# Goes up with every change of the order; a frozen plan stands for one order for ever.
+# Goes up with every change of the order; a frozen plan fixes one order.
 _ORDER_DOMAIN = "explicit-learning/training-order/1"
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from explicit_learning.errors.collector import DEFAULT_LIMIT, Context, FaultCollector
+from explicit_learning.errors.collector import Context, FaultCollector
 from explicit_learning.errors.faults import FOUND_LIMIT, ExitCode, Fault, Refusal, exit_code_of, found_text
 from explicit_learning.errors.json_answer import json_answer, print_json
 
 __all__ = [
-    "DEFAULT_LIMIT",
     "FOUND_LIMIT",
     "Context",
     "ExitCode",

@@ -1,7 +1,7 @@
-"""Collecting faults, each with the context in which it was found, without drowning the reader.
+"""Collecting faults, each with the context in which it was found, and showing no more than a person reads.
 
-A check knows which gate it is, which file it looks at and which exit code follows; it says so once, as a `Context`, and
-then only what is wrong. Faults are collected and raised together, because fixing ten mistakes should take one round.
+A check states once, as a `Context`, which gate it is, which file it looks at and which exit code follows. After that it
+states only what is wrong. Faults are collected and raised together, because fixing ten mistakes should take one round.
 
 One wrong line in a generator makes every row wrong. All faults are counted; only the first ones are explained, because
 nobody reads forty thousand, and explaining each takes a millisecond.
@@ -17,9 +17,9 @@ from explicit_learning.errors.faults import ExitCode, Fault, Refusal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["DEFAULT_LIMIT", "Context", "FaultCollector"]
+__all__ = ["LIMIT", "Context", "FaultCollector"]
 
-DEFAULT_LIMIT = 100
+LIMIT = 100  # faults that are explained
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,18 +29,20 @@ class Context:
     Attributes:
         gate: Name of the check.
         file: The file it looks at, if it is one.
+        subject: What it looks at inside the file, such as a row's id; shown in brackets after what was found.
         fix: What to do about a fault that names nothing better.
         exit_code: The exit code that its faults lead to.
     """
 
     gate: str
     file: str | None = None
+    subject: str | None = None
     fix: str | None = None
     exit_code: ExitCode = ExitCode.CONTRACT
 
-    def at(self, file: object) -> Context:
-        """Return the same context for another file."""
-        return replace(self, file=str(file))
+    def at(self, file: object, subject: str | None = None) -> Context:
+        """Return the same context for another file, or for a subject inside it."""
+        return replace(self, file=str(file), subject=subject)
 
     def fault(
         self,
@@ -52,19 +54,19 @@ class Context:
         file: object = None,
         exit_code: ExitCode | None = None,
     ) -> Fault:
-        """Return a fault found in this context; what is given here comes before what the context says.
+        """Return a fault found in this context; what is given here takes precedence over the context.
 
         Raises:
             AssertionError: If neither names a fix.
         """
         advice = self.fix if fix is None else fix
         if advice is None:
-            raise AssertionError("a fault says what to do")
+            raise AssertionError("a fault needs a fix")
         return Fault(
             gate=self.gate,
             file=self.file if file is None else str(file),
             pointer=pointer,
-            found=found,
+            found=found if self.subject is None else f"{found} ({self.subject})",
             expected=expected,
             fix=advice,
             exit_code=self.exit_code if exit_code is None else exit_code,
@@ -78,15 +80,13 @@ class Context:
 class FaultCollector:
     """Keeps the first faults and counts the rest."""
 
-    def __init__(self, context: Context | str, limit: int = DEFAULT_LIMIT) -> None:
-        """Begin with no faults.
+    def __init__(self, context: Context | str) -> None:
+        """Start with no faults.
 
         Args:
             context: What the faults of `report` have in common; a text is short for a context with that gate.
-            limit: How many faults are kept.
         """
         self.context = Context(gate=context) if isinstance(context, str) else context
-        self._limit = limit
         self._faults: list[Fault] = []
         self._more = 0
 
@@ -121,15 +121,13 @@ class FaultCollector:
     @property
     def is_full(self) -> bool:
         """Whether further faults are only counted."""
-        return len(self._faults) >= self._limit
+        return len(self._faults) >= LIMIT
 
     def faults(self) -> list[Fault]:
-        """Return the faults kept, and one more that says how many there were beside them."""
+        """Return the faults kept, and one more with the number of the rest."""
         if not self._more:
             return list(self._faults)
-        rest = Fault(
-            gate=self.gate,
-            file=None,
+        rest = Context(gate=self.gate).fault(
             found=f"at least {self._more:,} more faults",
             expected="none",
             fix=f"fix the {len(self._faults)} shown first: they often have one cause",

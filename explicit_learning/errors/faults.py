@@ -1,8 +1,8 @@
-"""Faults and exit codes: how this program says no.
+"""Faults and exit codes: how this program refuses.
 
-A researcher whose run was refused at night needs four things: which file, which field, what stood there, and what to
-do. A `Fault` holds exactly these, so that the terminal, ``--json`` and the event log all tell the same story. Gates
-*collect* faults and raise one `Refusal` at the end, because fixing ten mistakes should take one round, not ten.
+A researcher whose run was refused at night needs to know which file and field are wrong, what was found, what would be
+right, and what to do. A `Fault` holds exactly these, so that the terminal, ``--json`` and the event log show the same.
+Gates *collect* faults and raise one `Refusal` at the end, because fixing ten mistakes should take one round, not ten.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class Fault:
     """One reason to refuse.
 
     Attributes:
-        gate: The check that found it, such as ``plan``, ``data`` or ``hardware``.
-        file: The file it is about, as the user named it; a row of a JSON Lines file is ``FILE:LINE``. ``None`` where no
-            file is concerned.
-        pointer: JSON pointer (RFC 6901) or field inside that file; ``""`` means the whole document.
-        found: What stood there.
-        expected: What would have been right.
+        gate: The check that found the fault, such as ``plan``, ``data`` or ``hardware``.
+        file: The file that is wrong, as the user named it; a row of a JSON Lines file is ``FILE:LINE``. ``None`` if
+            no file is.
+        pointer: JSON pointer (RFC 6901) or field in that file; ``""`` means the whole document.
+        found: What is there.
+        expected: What would be right.
         fix: What to do about it, as an instruction.
         exit_code: The exit code this fault alone would lead to.
     """

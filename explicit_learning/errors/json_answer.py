@@ -19,7 +19,7 @@ def json_answer(faults: Sequence[Fault], *, code: ExitCode | None = None, **more
     """Return the answer.
 
     Args:
-        faults: Why the answer is no; empty for yes.
+        faults: What was refused; empty if nothing was.
         code: The exit code, where it is not the one that the faults lead to.
         more: Further members.
     """

@@ -1,1 +1,1 @@
-"""What a model answers on held-out questions, per relation."""
+"""A model's answers to held-out questions, per relation."""

@@ -1,7 +1,7 @@
 """Greedy, constrained answers of a model with or without an adapter.
 
-The same prompts, the same constraint and the same scoring as in training; only the choice of tokens differs: the most
-probable allowed one, so that a number is a property of the weights and not of a seed.
+Prompts, constraint and scoring are those of training. Only the choice of tokens differs: the most probable allowed one
+is taken, so that the numbers depend on the weights and not on a seed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from explicit_learning.evaluation.summary import Answered, summarise
 from explicit_learning.plan.typed_plan import Reward
 from explicit_learning.rewards import REWARD_VERSION, score
 from explicit_learning.training.arguments import TEMPLATE_OPTIONS
-from explicit_learning.training.constraint import Greedy, compile_constraint, constrained
+from explicit_learning.training.constraint import Greedy, compile_constraint, generate_constrained
 from explicit_learning.training.policy import load_base, load_processor
 
 if TYPE_CHECKING:
@@ -47,14 +47,14 @@ def evaluate(
     """Answer a plan's evaluation rows and return the summary (see `summarise`).
 
     Args:
-        plan: Says how the model is loaded and how long an answer may be.
-        paths: Where model, evaluation rows, images and prompt are.
+        plan: The plan: how the model is loaded, and how long an answer may be.
+        paths: Paths of the model, evaluation rows, images and prompt.
         adapter: Folder of the adapter, or ``None`` for the base model alone.
         batch: Rows per forward.
         say: Takes lines of progress.
 
     Raises:
-        Refusal: If the rows, an image or the prompt is wrong.
+        Refusal: If a row, an image or the prompt breaks its contract.
     """
     from peft import PeftModel
 
@@ -102,7 +102,7 @@ def answer_rows(
     for start in range(0, len(rows), batch):
         part = rows[start : start + batch]
         inputs = model_inputs(processor, part, system=system, images=images)
-        ids, _ = constrained(
+        ids, _ = generate_constrained(
             model,
             {name: value.to(model.device) for name, value in inputs.items()},
             constraint=constraint,

@@ -1,8 +1,8 @@
-"""From answers to rates: per relation, and per state of the evidence.
+"""From answers to rates, per relation and per state of the evidence.
 
-One number would hide what the experiment asks. A model that never abstains and one that always does can have the same
-overall accuracy, so FULL and CONTROL are counted as accuracy, MISSING as abstention (per removal operator: the one that
-training saw apart from the others), SUBSTITUTE as flips to the substitute's answer.
+One number would hide what the experiment is about: a model that never abstains and one that always does can have the
+same overall accuracy. So FULL and CONTROL are counted as accuracy, SUBSTITUTE as flips to the substitute's answer, and
+MISSING as abstention, separately for each removal operator, because training saw only one of them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from explicit_learning.data.rows import SlotRow
     from explicit_learning.rewards import Score
 
-__all__ = ["Answered", "summarise"]
+__all__ = ["RATES", "Answered", "summarise"]
 
-# What a right answer is called in each relation.
+# Name of the share of right answers in each relation.
 RATES = {
     "FULL": "accuracy",
     "CONTROL": "accuracy",
@@ -33,7 +33,7 @@ RATES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """One question and what the model said.
+    """One question and the model's answer to it.
 
     Attributes:
         row: The question, with the view that was shown.
@@ -56,8 +56,8 @@ class Answered:
         return self.score.parsed_answer == ABSTENTION
 
     @property
-    def said_full(self) -> bool:
-        """Whether the answer is that of the original image, whatever is right."""
+    def gave_full_answer(self) -> bool:
+        """Whether the answer is the original image's, right or wrong for this view."""
         body, row = self.score.parsed_answer, self.row
         return body is not None and answers_equal(body, row.full_answer, row.answer_type, row.choices).equal
 
@@ -65,8 +65,8 @@ class Answered:
 def summarise(answers: Sequence[Answered]) -> dict[str, Any]:
     """Return counts and rates as JSON.
 
-    The block of each relation holds ``rows``, ``right`` and the rate under the name that fits it, how many answers
-    abstained, how many gave the original's answer, and the same per state.
+    The block of each relation holds ``rows``, ``right``, the rate under its name in `RATES`, how many answers
+    abstained, how many gave the original image's answer, and the same for each state.
     """
     relations: dict[str, list[Answered]] = defaultdict(list)
     for answer in answers:
@@ -99,5 +99,5 @@ def _counts(answers: Sequence[Answered], rate: str) -> dict[str, Any]:
         "right": right,
         rate: right / len(answers),
         "abstained": sum(answer.abstained for answer in answers),
-        "said_full_answer": sum(answer.said_full for answer in answers),
+        "said_full_answer": sum(answer.gave_full_answer for answer in answers),
     }

@@ -1,8 +1,8 @@
 """Another command of this program, run to its end in a process of its own, for commands that consist of several.
 
-The child gets every stop signal that its parent gets (a terminal sends its own to both, which the child counts once),
-and ends at a checkpoint; the parent waits for it. `subprocess.run` would kill it a quarter of a second after Ctrl-C,
-and let it run on alone after SIGTERM.
+The child gets every stop signal that its parent gets (a terminal sends Ctrl-C to both, which the child counts once),
+and ends at a checkpoint; the parent waits for it. `subprocess.run` would kill the child a quarter of a second after
+Ctrl-C, and leave it running alone after SIGTERM.
 """
 
 from __future__ import annotations

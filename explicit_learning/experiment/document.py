@@ -1,26 +1,30 @@
 """The experiment document: which drafts are run for which seeds, and from which SFT stage RL starts.
 
-It names drafts and nothing else, so that an arm of an experiment and a run by hand are described by the same file, and
-two arms can differ only where their drafts do.
+It names drafts and nothing else, so that the same file describes an arm of an experiment and a run by hand, and two
+arms can differ only where their drafts do.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from explicit_learning.arms import ARMS, canonical_arm
-from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
+from explicit_learning.errors import Context, ExitCode, Refusal, found_text
 from explicit_learning.files.schema import validate
 from explicit_learning.files.strict_json import load_json
 from explicit_learning.freeze.draft import fill_defaults
 from explicit_learning.freeze.freezing import read_draft
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 __all__ = ["OWN_FIELDS", "Experiment", "Stage", "narrow", "read_experiment"]
 
 GATE = "experiment"
-# Fields of drafts that the experiment itself decides: an override of one would be laid aside without a word.
+CONTEXT = Context(gate=GATE)
+USAGE = Context(gate=GATE, exit_code=ExitCode.USAGE)
+# Fields of drafts that the experiment itself decides: an override of one would be ignored silently.
 OWN_FIELDS = {
     "arm": "list another draft",
     "seed": "write /seeds",
@@ -66,11 +70,17 @@ def read_experiment(path: Path) -> Experiment:
     Raises:
         Refusal: With everything that is wrong with the document or a draft.
     """
+    context = CONTEXT.at(path)
     document = load_json(path, gate=GATE)
     if faults := validate(document, "experiment", gate=GATE, file=str(path)):
         raise Refusal(faults)
     faults += [
-        _fault(path, f"/overrides/{kind}/{name}", found_text(changes[name]), "a field that drafts decide", fix)
+        context.fault(
+            pointer=f"/overrides/{kind}/{name}",
+            found=f"{found_text(changes[name])}, an override of a field that the experiment decides",
+            expected="overrides of other fields only",
+            fix=fix,
+        )
         for kind, changes in document.get("overrides", {}).items()
         for name, fix in OWN_FIELDS.items()
         if name in changes
@@ -81,15 +91,16 @@ def read_experiment(path: Path) -> Experiment:
             changes = document.get("overrides", {}).get(kind, {})
             if not (path.parent / name).exists():
                 fix = "check the path, which starts at the experiment's document"
-                faults.append(_fault(path, f"/{kind}/{index}", f"{name}: no such file", "a draft", fix))
+                pointer, found_file = f"/{kind}/{index}", f"{name}: no such file"
+                faults.append(context.fault(pointer=pointer, found=found_file, expected="a draft", fix=fix))
                 continue
             try:
-                found.append(_stage(path.parent / name, kind, f"/{kind}/{index}", str(path), changes))
+                found.append(_stage(path.parent / name, kind, f"/{kind}/{index}", context, changes))
             except Refusal as refusal:
                 faults += refusal.faults
     arms = [stage.arm for stage in (*stages["sft"], *stages["rl"])]
     faults += [
-        _fault(path, f"/{kind}", f"{arm} twice", "every arm once", "name each draft once")
+        context.fault(pointer=f"/{kind}", found=f"{arm} twice", expected="every arm once", fix="name each draft once")
         for kind, found in stages.items()
         for arm in sorted({stage.arm for stage in found})
         if arms.count(arm) > 1
@@ -97,7 +108,8 @@ def read_experiment(path: Path) -> Experiment:
     source = document["initial_adapter_from"]
     if not faults and source not in {stage.arm for stage in stages["sft"]}:
         expected = f"one of the SFT stages: {', '.join(stage.arm for stage in stages['sft'])}"
-        faults.append(_fault(path, "/initial_adapter_from", source, expected, "name the arm of an SFT stage"))
+        fix = "name the arm of an SFT stage"
+        faults.append(context.fault(pointer="/initial_adapter_from", found=source, expected=expected, fix=fix))
     if faults:
         raise Refusal(faults)
     data = document["data"]
@@ -114,23 +126,20 @@ def read_experiment(path: Path) -> Experiment:
 
 
 def narrow(experiment: Experiment, *, arms: list[str] | None, seed: int | None) -> Experiment:
-    """Return an experiment with only some RL arms, or with one seed of its own; ``None`` leaves as it is.
+    """Return an experiment with only some RL arms, or with another seed; ``None`` changes nothing.
 
     Raises:
-        Refusal: If it has no such arm, or none is named.
+        Refusal: If an arm is not one of the experiment's, or the list is empty.
     """
     known = {stage.arm: stage for stage in experiment.rl}
+    expected = f"arms of the experiment {experiment.name}: {', '.join(known)}"
     if arms is not None and not arms:
-        expected = f"arms of the experiment {experiment.name}: {', '.join(known)}"
         fix = "name at least one, or leave --arms out to run all"
-        raise Refusal(Fault(gate=GATE, found="no arm", expected=expected, fix=fix, exit_code=ExitCode.USAGE))
+        raise USAGE.refusal(pointer="--arms", found="an empty list", expected=expected, fix=fix)
     wanted = list(known) if arms is None else [_known_arm(name) for name in arms]
     wanted = [arm for arm in dict.fromkeys(wanted) if arm not in {stage.arm for stage in experiment.sft}]
     if missing := [arm for arm in wanted if arm not in known]:
-        fix = f"choose from {', '.join(known)}"
-        expected = f"arms of the experiment {experiment.name}"
-        found = ", ".join(missing)
-        raise Refusal(Fault(gate=GATE, found=found, expected=expected, fix=fix, exit_code=ExitCode.USAGE))
+        raise USAGE.refusal(pointer="--arms", found=", ".join(missing), expected=expected, fix="choose among these")
     seeds = experiment.seeds if seed is None else (seed,)
     return replace(experiment, rl=tuple(known[arm] for arm in wanted), seeds=seeds)
 
@@ -139,14 +148,8 @@ def _known_arm(name: str) -> str:
     try:
         return canonical_arm(name)
     except KeyError as error:
-        fault = Fault(
-            gate=GATE,
-            found=name,
-            expected=str(error.args[0]),
-            fix="choose among the known arms; README.md tells them apart",
-            exit_code=ExitCode.USAGE,
-        )
-        raise Refusal(fault) from None
+        fix = "choose among the known arms; README.md describes them"
+        raise USAGE.refusal(pointer="--arms", found=name, expected=str(error.args[0]), fix=fix) from None
 
 
 def _merged(draft: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -158,7 +161,7 @@ def _merged(draft: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _stage(file: Path, kind: str, pointer: str, document: str, changes: dict[str, Any]) -> Stage:
+def _stage(file: Path, kind: str, pointer: str, context: Context, changes: dict[str, Any]) -> Stage:
     draft = _merged(read_draft(file), changes)
     if faults := validate(draft, "draft", gate=GATE, file=str(file)):
         raise Refusal(faults)
@@ -169,9 +172,5 @@ def _stage(file: Path, kind: str, pointer: str, document: str, changes: dict[str
     if arm.is_sft != (kind == "sft"):
         expected = "an SFT arm" if kind == "sft" else "an RL arm"
         fix = f"list this draft under /{'rl' if kind == 'sft' else 'sft'}"
-        raise Refusal(_fault(Path(document), pointer, f"{file.name}: {arm.name}", expected, fix))
+        raise context.refusal(pointer=pointer, found=f"{file.name}: {arm.name}", expected=expected, fix=fix)
     return Stage(arm=arm.name, file=file, draft=draft)
-
-
-def _fault(path: Path, pointer: str, found: str, expected: str, fix: str) -> Fault:
-    return Fault(gate=GATE, file=str(path), pointer=pointer, found=found, expected=expected, fix=fix)

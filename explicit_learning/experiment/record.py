@@ -1,34 +1,57 @@
-"""Whose folder is it? An experiment leaves a record of itself where it begins.
+"""The record that an experiment leaves in its folder, so that only the same experiment continues there.
 
-Plans that are found in the folder are kept and complete runs are skipped, so that the same command goes on. Without a
-record, another command would go on just as well: with another seed or an edited draft it would show the earlier runs
-as its own, and in a folder of somebody's files it would begin among them.
+Plans that are found in the folder are kept and complete runs are skipped, so that the same command continues. Without a
+record another command would continue, too: with another seed or an edited draft it would show the earlier runs as its
+own, and in a folder of other files it would start among them.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
-from explicit_learning.files.atomic import write_json
+from explicit_learning.errors import Context, ExitCode, Refusal, found_text
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.os_errors import write_fault
-from explicit_learning.files.schema import validate
-from explicit_learning.files.strict_json import load_json
+from explicit_learning.files.typed_json import document, read_document, write_document
 from explicit_learning.gates.output import check_output
+from explicit_learning.rundir.owner import OTHER_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from explicit_learning.errors import Fault
     from explicit_learning.experiment.document import Experiment
 
-__all__ = ["RECORD_NAME", "claim_folder"]
+__all__ = ["RECORD_NAME", "ExperimentRecord", "claim_folder"]
 
 GATE = "output"
 RECORD_NAME = "experiment-record.json"
-OTHER_FOLDER = "choose another folder (--out)"
+SCHEMA_VERSION = 1
+
+
+@document("experiment-record")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentRecord:
+    """What makes an experiment another one, wherever it lies.
+
+    Attributes:
+        schema_version: Version of this format.
+        name: Its name.
+        seeds: Seeds of its runs.
+        data: The digits' seed and size, or the hash of the dataset manifest.
+        initial_adapter_from: Arm of the SFT stage whose adapter every RL run starts from.
+        drafts: Hash of each draft by its arm.
+    """
+
+    schema_version: int
+    name: str
+    seeds: tuple[int, ...]
+    data: dict[str, Any]
+    initial_adapter_from: str
+    drafts: dict[str, str]
 
 
 def claim_folder(experiment: Experiment, out: Path) -> None:
@@ -41,25 +64,23 @@ def claim_folder(experiment: Experiment, out: Path) -> None:
     file = out / RECORD_NAME
     wanted = _record(experiment)
     if file.is_file():
-        found = load_json(file, gate=GATE)
-        if faults := validate(found, "experiment-record", gate=GATE, file=str(file)) or list(
-            _differences(found, wanted, file)
-        ):
+        found = read_document(file, ExperimentRecord, gate=GATE)
+        if faults := list(_differences(found, wanted, file)):
             raise Refusal(faults)
-        wanted["drafts"] = found["drafts"] | wanted["drafts"]
+        wanted = replace(wanted, drafts=found.drafts | wanted.drafts)
         if wanted == found:
             return
     elif faults := check_output(out, frozen_config_sha256=None):
         raise Refusal(faults)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        write_json(file, wanted)
+        write_document(file, wanted, gate=GATE)
     except OSError as error:
         raise Refusal(write_fault(error, file)) from None
 
 
-def _record(experiment: Experiment) -> dict[str, Any]:
-    """Return what makes an experiment another one, wherever it lies: no paths but those that a draft is written with.
+def _record(experiment: Experiment) -> ExperimentRecord:
+    """Return an experiment's record; of paths it holds only those that a draft is written with.
 
     Raises:
         Refusal: If its dataset manifest cannot be read.
@@ -69,44 +90,43 @@ def _record(experiment: Experiment) -> dict[str, Any]:
         try:
             data = {"manifest_sha256": sha256_file(Path(data["manifest"]))}
         except OSError as error:
-            fix = "check the path, which starts at the experiment's document"
-            found = error.strerror or str(error)
-            raise Refusal(
-                Fault(gate="data", file=data["manifest"], found=found, expected="a dataset manifest", fix=fix)
+            raise Context(gate="data", file=data["manifest"]).refusal(
+                found=error.strerror or str(error),
+                expected="a dataset manifest",
+                fix="check the path, which starts at the experiment's document",
             ) from None
     drafts = {
         stage.arm: sha256_json({name: value for name, value in stage.draft.items() if not name.startswith("$")})
         for stage in (*experiment.sft, *experiment.rl)
     }
-    return {
-        "schema_version": 1,
-        "name": experiment.name,
-        "seeds": list(experiment.seeds),
-        "data": data,
-        "initial_adapter_from": experiment.initial_adapter_from,
-        "drafts": dict(sorted(drafts.items())),
-    }
+    return ExperimentRecord(
+        schema_version=SCHEMA_VERSION,
+        name=experiment.name,
+        seeds=experiment.seeds,
+        data=data,
+        initial_adapter_from=experiment.initial_adapter_from,
+        drafts=dict(sorted(drafts.items())),
+    )
 
 
-def _differences(found: dict[str, Any], wanted: dict[str, Any], file: Path) -> Iterator[Fault]:
-    """Say in what a folder's experiment is another one; of drafts, only those that both have can differ.
+def _differences(found: ExperimentRecord, wanted: ExperimentRecord, file: Path) -> Iterator[Fault]:
+    """Yield how a folder's experiment differs from the one asked for; of drafts, only those that both have can differ.
 
-    Under another name everything may be different: then the name says it.
+    An experiment of another name may differ in everything: then only the name is shown.
     """
-    pairs = [(f"/{name}", found[name], wanted[name]) for name in ("name", "seeds", "data", "initial_adapter_from")]
-    pairs += [
-        (f"/drafts/{arm}", digest, wanted["drafts"][arm])
-        for arm, digest in found["drafts"].items()
-        if arm in wanted["drafts"]
-    ]
-    for pointer, held, asked in pairs[:1] if found["name"] != wanted["name"] else pairs:
+    context = Context(
+        gate=GATE,
+        file=str(file),
+        fix=f"{OTHER_FOLDER}, or run the command of that experiment again to continue it",
+        exit_code=ExitCode.OUTPUT,
+    )
+    names = ("name", "seeds", "data", "initial_adapter_from")
+    pairs = [(f"/{name}", getattr(found, name), getattr(wanted, name)) for name in names]
+    pairs += [(f"/drafts/{arm}", digest, wanted.drafts.get(arm, digest)) for arm, digest in found.drafts.items()]
+    for pointer, held, asked in pairs[:1] if found.name != wanted.name else pairs:
         if held != asked:
-            yield Fault(
-                gate=GATE,
-                file=str(file),
+            yield context.fault(
                 pointer=pointer,
-                found=f"{found_text(held)}, of the experiment that was begun here",
+                found=f"{found_text(held)}, of the experiment that was started here",
                 expected=f"{found_text(asked)}, as asked for now",
-                fix=f"{OTHER_FOLDER}, or ask for the same again to go on",
-                exit_code=ExitCode.OUTPUT,
             )

@@ -1,8 +1,8 @@
-"""Running an experiment: SFT first, then every RL arm from the same adapter, each run skipped if it is complete.
+"""Running an experiment: SFT first, then every RL arm from the same adapter; complete runs are skipped.
 
 Plans are frozen here, not by hand, because an RL plan names the adapter of an SFT run that did not exist when the
-document was written. Whether the plans may be compared is asserted before the first RL step: one slot manifest, one
-evaluation manifest, one initial adapter a seed.
+document was written. Before the first RL step it is checked that the plans may be compared: one slot manifest, one
+evaluation manifest, and one initial adapter for each seed.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
+from explicit_learning.errors import Context, ExitCode, Fault, Refusal, found_text
 from explicit_learning.experiment.child_command import run_child
 from explicit_learning.experiment.record import claim_folder
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.progress import say
 from explicit_learning.freeze.draft_data import write_digits
 from explicit_learning.freeze.freezing import SftPass, freeze
-from explicit_learning.gates.output import COMPLETION_MARKER
 from explicit_learning.plan.reading import read_plan
+from explicit_learning.rundir import layout
 from explicit_learning.rundir.run_manifest import read_run_manifest
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RunOfStage",
-    "StageFailedError",
     "comparison_faults",
     "freeze_stage",
     "require_comparable",
@@ -40,7 +39,8 @@ __all__ = [
     "stage_folder",
 ]
 
-# What two RL plans of one seed must agree in, or a difference between their runs says nothing about the arm.
+CONTEXT = Context(gate="experiment")
+# What must be the same in all RL plans of one seed, so that only the arm explains a difference between their runs.
 SHARED = (
     "/data/slot_manifest_sha256",
     "/data/evaluation_manifest/sha256",
@@ -56,15 +56,6 @@ SHARED = (
 )
 
 
-class StageFailedError(Exception):
-    """A run of the experiment ended with another code than 0; the experiment ends with it too."""
-
-    def __init__(self, folder: str, code: int) -> None:
-        super().__init__(f"{folder} ended with exit code {code}")
-        self.folder = folder
-        self.code = code
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOfStage:
     """A frozen plan of an experiment and where it runs."""
@@ -77,25 +68,24 @@ class RunOfStage:
 
     @property
     def is_complete(self) -> bool:
-        """Whether there is nothing left to do: a marker that the manifest does not speak of yet is `el run`'s to enter.
+        """Whether there is nothing left to do; a marker that the manifest does not name yet is left to `el run`.
 
         Raises:
             Refusal: If the folder holds a complete run of another plan, or its records contradict each other.
         """
-        marker = self.folder / COMPLETION_MARKER
+        marker = self.folder / layout.COMPLETION_MARKER
         if not marker.is_file():
             return False
         manifest = read_run_manifest(self.folder)
-        if manifest["status"] != "completed":
+        if manifest.completion is None:
             return False
         pairs = (
-            ("plan", manifest["frozen"]["frozen_config_sha256"], self.plan["frozen_config_sha256"]),
-            ("marker", sha256_file(marker), manifest["completion"]["completion_marker_sha256"]),
+            ("plan", manifest.frozen.frozen_config_sha256, self.plan["frozen_config_sha256"]),
+            ("marker", sha256_file(marker), manifest.completion.completion_marker_sha256),
         )
         if faults := [
-            Fault(
-                gate="experiment",
-                file=str(self.folder),
+            CONTEXT.fault(
+                file=self.folder,
                 found=f"a complete run of {what} {found}",
                 expected=f"{what} {expected}",
                 fix="restore the run folder from a copy, or move it away to run this stage again",
@@ -125,10 +115,10 @@ def freeze_stage(
 ) -> RunOfStage:
     """Freeze one stage's plan, or read it if an earlier call froze it.
 
-    A plan that is there is kept: a run that was begun with it can only be resumed with it.
+    A plan that exists is kept: a run that was started with it can only be resumed with it.
 
     Raises:
-        Refusal: With everything that is wrong with the draft, or with a plan that is there.
+        Refusal: With everything that is wrong with the draft, or with a plan that exists.
     """
     folder = stage_folder(out, experiment, stage.arm, seed)
     file = out / "plans" / f"{folder.name}.json"
@@ -143,14 +133,13 @@ def freeze_stage(
 
 
 def _kept_plan(file: Path, wanted: dict[str, Any]) -> dict[str, Any]:
-    """Return a plan that an earlier call froze; one that was put in its place would train under a name not its own."""
+    """Return a plan that an earlier call froze; another one in its place would train under the wrong name."""
     document = read_plan(file)
     if document.plan is None:
         raise Refusal(document.faults)
     if faults := [
-        Fault(
-            gate="experiment",
-            file=str(file),
+        CONTEXT.fault(
+            file=file,
             pointer=f"/{name}",
             found=found_text(document.raw[name]),
             expected=f"{found_text(value)}, as in the plan that was frozen here",
@@ -164,15 +153,14 @@ def _kept_plan(file: Path, wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def comparison_faults(runs: list[RunOfStage]) -> list[Fault]:
-    """Return in what the RL plans of one seed differ although they must not."""
+    """Return the differences between the RL plans of one seed that must not be."""
     return [
-        Fault(
-            gate="experiment",
-            file=str(run.plan_file),
+        CONTEXT.fault(
+            file=run.plan_file,
             pointer=pointer,
             found=str(found),
             expected=f"{expected}, as in {runs[0].plan_file.name}",
-            fix="let the drafts agree in it, or compare them in separate experiments",
+            fix="make the drafts equal in this field, or run them as separate experiments",
         )
         for run in runs[1:]
         for pointer in SHARED
@@ -191,20 +179,26 @@ def run_stage(run: RunOfStage, stop: StopRequest, *, label: str | None = None) -
 
     Args:
         run: The run.
-        stop: Notes the signals that this process gets: once one came, no run begins.
+        stop: Notes the signals that this process gets: after one, no run is started.
         label: Put before each line of the progress.
 
     Raises:
-        StageFailedError: If it ends with another code than 0, or does not begin.
+        Refusal: If it ends with another exit code than 0, or is not started.
     """
     if run.is_complete:
         say(f"{run.folder.name}: complete already")
         return
     if stop.requested():
-        raise StageFailedError(run.folder.name, ExitCode.STOPPED)
+        found, fix = f"a stop signal before {run.folder.name} was started", "run the same command again"
+        raise CONTEXT.refusal(found=found, expected="all runs", fix=fix, exit_code=ExitCode.STOPPED)
     code = run_child(["run", str(run.plan_file), "--out", str(run.folder)], stop, label=label)
     if code != ExitCode.DONE:
-        raise StageFailedError(run.folder.name, code)
+        raise CONTEXT.refusal(
+            found=f"{run.folder.name} ended with exit code {code} (logs: {run.folder / layout.LOGS})",
+            expected="exit code 0",
+            fix="read the lines above; the same command again continues",
+            exit_code=ExitCode(code) if code in set(ExitCode) else ExitCode.INTERNAL,
+        )
 
 
 def require_comparable(runs: list[RunOfStage]) -> None:
@@ -226,7 +220,7 @@ def run_experiment(
     stop: StopRequest,
     jobs: int = 1,
 ) -> list[RunOfStage]:
-    """Run every stage of an experiment for every seed; complete runs are skipped, others are resumed.
+    """Run every stage of an experiment for every seed; complete runs are skipped, interrupted ones are resumed.
 
     Args:
         experiment: What to run.
@@ -234,11 +228,11 @@ def run_experiment(
         count_sft: Counts an SFT pass (see `freeze`).
         after_stage: Called with the runs so far after each of them.
         stop: Notes the signals that this process gets.
-        jobs: How many RL runs go on at once. They share nothing but the machine, so it changes only the time.
+        jobs: How many RL runs at once. They share nothing but the machine, so it changes only the time.
 
     Raises:
-        Refusal: If the folder is another's, a draft cannot be frozen, or RL plans differ in what they must share.
-        StageFailedError: If a run ends with another code than 0.
+        Refusal: If the folder is not this experiment's, a draft cannot be frozen, RL plans differ in what they must
+            share, or a run ends with another exit code than 0.
     """
     claim_folder(experiment, out)
     manifest = data_of(experiment, out)
@@ -253,7 +247,7 @@ def run_experiment(
             runs.append(run)
             after_stage(runs)
             if stage.arm == experiment.initial_adapter_from:
-                adapter = run.folder / "final-adapter"
+                adapter = run.folder / layout.FINAL_ADAPTER
         arms = [
             freeze_stage(
                 experiment, stage, seed, out=out, manifest=manifest, initial_adapter=adapter, count_sft=count_sft
@@ -268,7 +262,7 @@ def run_experiment(
 
 
 def _each_run(arms: list[RunOfStage], stop: StopRequest, jobs: int) -> Iterator[RunOfStage]:
-    """Run arms, several at once, and yield them in order; when one fails, those that go on are waited for."""
+    """Run arms, ``jobs`` at once, and yield them in order; when one fails, those that still run are waited for."""
     with ThreadPoolExecutor(jobs) as pool:
         labels = [run.folder.name if jobs > 1 else None for run in arms]
         futures = [pool.submit(run_stage, run, stop, label=label) for run, label in zip(arms, labels, strict=True)]
@@ -282,7 +276,7 @@ def _each_run(arms: list[RunOfStage], stop: StopRequest, jobs: int) -> Iterator[
 
 
 def data_of(experiment: Experiment, out: Path) -> Path:
-    """Return the experiment's dataset manifest; the embedded digits are made in ``OUT/data``.
+    """Return the experiment's dataset manifest; the embedded digits are written to ``OUT/data``.
 
     Raises:
         Refusal: If they cannot be written.

@@ -1,1 +1,1 @@
-"""Reading strictly and writing whole: what every other part of the package stands on."""
+"""Reading strictly and writing whole: every other part of the package uses it."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TEMPORARY_PREFIX", "fsync_file", "fsync_folder", "new_folder", "write_bytes", "write_json", "write_text"]
 
-# What is left behind by a kill begins with this, so that clean-up and verification can tell it from data.
+# What a kill leaves behind starts with this, so that clean-up and verification do not take it for data.
 TEMPORARY_PREFIX = ".writing-"
 
 
@@ -84,7 +84,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         OSError: If the parent is not writable or the disk is full.
     """
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise FileExistsError(errno.EEXIST, "something else stands there already", str(path))
+        raise FileExistsError(errno.EEXIST, "something else is there already", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, suffix=f"-{path.name[:80]}", dir=path.parent))
     try:

@@ -19,7 +19,7 @@ def canonical_bytes(value: Any) -> bytes:  # noqa: ANN401 - any JSON value
     """Return the RFC 8785 form of a JSON value, UTF-8 encoded.
 
     Raises:
-        rfc8785.CanonicalizationError: If the value is no JSON value, or holds NaN, an infinity or too large an integer.
+        rfc8785.CanonicalizationError: If it is not a JSON value, or holds NaN, an infinity or too large an integer.
     """
     return rfc8785.dumps(value)
 

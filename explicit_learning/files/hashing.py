@@ -50,7 +50,7 @@ def hash_files(paths: Iterable[Path], *, progress_label: str = "hashing") -> dic
         return dict(zip(files, pool.map(lambda path: sha256_file(path, advance), files), strict=True))
 
 
-def snapshot(folder: Path, *, progress_label: str = "hashing") -> dict[str, str]:
+def snapshot(folder: Path) -> dict[str, str]:
     """Return ``{relative POSIX path: SHA-256}`` of every file below a folder, hidden ones excepted.
 
     Hidden files are left out because tools and mounts drop them (``.DS_Store``, ``.cache``) without changing what is
@@ -64,10 +64,10 @@ def snapshot(folder: Path, *, progress_label: str = "hashing") -> dict[str, str]
         for path in folder.rglob("*")
         if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
     ]
-    hashes = hash_files(sorted(files), progress_label=progress_label)
+    hashes = hash_files(sorted(files))
     return dict(sorted((path.relative_to(folder).as_posix(), digest) for path, digest in hashes.items()))
 
 
-def snapshot_sha256(folder: Path, *, progress_label: str = "hashing") -> str:
+def snapshot_sha256(folder: Path) -> str:
     """Return a folder's identity: the canonical hash of its `snapshot`."""
-    return sha256_json(snapshot(folder, progress_label=progress_label))
+    return sha256_json(snapshot(folder))

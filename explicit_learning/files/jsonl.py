@@ -1,20 +1,23 @@
 """JSON Lines: one object a line, read as strictly as a plan, written in canonical form.
 
-Canonical lines make a file's bytes a function of its rows, so that a data set's hash means its content.
+Canonical lines make a file's bytes a function of its rows: equal rows have equal hashes.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
+from explicit_learning.errors import Context, Refusal, found_text
 from explicit_learning.files.atomic import write_bytes
 from explicit_learning.files.canonical import canonical_bytes
+from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.strict_json import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
+
+    from explicit_learning.errors import Fault
 
 __all__ = ["read_rows", "write_rows"]
 
@@ -32,7 +35,7 @@ def read_rows(
         collect: Is given the faults of bad lines, which are then left out; without it the first one raises.
 
     Raises:
-        Refusal: At the first line that is empty, no strict JSON, or no object; or if the file cannot be read.
+        Refusal: At the first line that is empty, or not a strict JSON object; or if the file cannot be read.
     """
     try:
         with path.open("rb") as stream:
@@ -48,43 +51,21 @@ def read_rows(
                         collect(fault)
                 else:
                     yield number, row
-    except FileNotFoundError:
-        raise Refusal(
-            Fault(
-                gate=gate,
-                file=str(path),
-                found="no such file",
-                expected="a JSON Lines file",
-                fix="check the path; relative paths start at the folder of the file that names them",
-            )
-        ) from None
     except OSError as error:
-        raise Refusal(
-            Fault(
-                gate=gate,
-                file=str(path),
-                found=f"cannot be read: {error.strerror or error}",
-                expected="a readable JSON Lines file",
-                fix="check the file's permissions and the disk it lies on",
-                exit_code=ExitCode.IO,
-            )
-        ) from None
+        raise Refusal(read_fault(error, path, gate=gate, expected="a readable JSON Lines file")) from None
 
 
 def _row(line: bytes, number: int, path: Path, gate: str) -> dict[str, Any]:
-    file = f"{path}:{number}"
+    at = Context(gate=gate, file=f"{path}:{number}")
     if len(line) > MAX_LINE_BYTES:
-        fix = "check that this is a JSON Lines file"
-        found, expected = "a line without end", f"at most {MAX_LINE_BYTES:,} bytes a line"
-        raise Refusal(Fault(gate=gate, file=file, found=found, expected=expected, fix=fix))
+        found, expected = f"a line of more than {MAX_LINE_BYTES:,} bytes", f"at most {MAX_LINE_BYTES:,} bytes a line"
+        raise at.refusal(found=found, expected=expected, fix="check that this is a JSON Lines file")
     if not line.endswith(b"\n"):
         fix = "the file looks truncated: make it again, or add the final newline"
-        found, expected = "a last line without a newline", "every line ends with a newline"
-        raise Refusal(Fault(gate=gate, file=file, found=found, expected=expected, fix=fix))
-    value = parse_json(line, gate=gate, file=file)
+        raise at.refusal(found="a last line without a newline", expected="every line ends with a newline", fix=fix)
+    value = parse_json(line, gate=gate, file=str(at.file))
     if not isinstance(value, dict):
-        fix = "write one JSON object a line"
-        raise Refusal(Fault(gate=gate, file=file, found=found_text(value), expected="a JSON object", fix=fix))
+        raise at.refusal(found=found_text(value), expected="a JSON object", fix="write one JSON object a line")
     return value
 
 

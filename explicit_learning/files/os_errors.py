@@ -1,7 +1,8 @@
-"""How an operating system's refusal to write becomes a fault.
+"""How an operating system's refusal to read or write becomes a fault.
 
-"Cannot be created" and "the disk failed or is full" are different answers with different exit codes: after the first
-another path helps, after the second the same path will do once there is space.
+"Cannot be created" and "the disk failed or is full" have different exit codes: after the first another path helps,
+after the second the same path works once there is space. A file that is missing is a mistake in what names it; a file
+that is there and cannot be read is a matter of permissions or of the disk.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from explicit_learning.errors import ExitCode, Fault
+from explicit_learning.errors import Context, ExitCode
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["OUTPUT_FIXES", "write_fault"]
+    from explicit_learning.errors import Fault
+
+__all__ = ["OUTPUT_FIXES", "read_fault", "write_fault"]
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 OUTPUT_FIXES = {
@@ -22,11 +25,26 @@ OUTPUT_FIXES = {
     errno.EACCES: "give this user write access to the folder (docker run --user), or choose another one (--out)",
     errno.EPERM: "give this user write access to the folder (docker run --user), or choose another one (--out)",
     errno.ENOTDIR: "choose a path that does not lead through a file (--out)",
-    errno.EEXIST: "choose a path where nothing stands (--out)",
-    errno.EISDIR: "remove the folder that stands where a file belongs, or choose another path (--out)",
+    errno.EEXIST: "choose a path where nothing is yet (--out)",
+    errno.EISDIR: "remove the folder that is where a file belongs, or choose another path (--out)",
     errno.ENAMETOOLONG: "choose a shorter path (--out)",
     errno.ELOOP: "choose a path without a loop of symbolic links (--out)",
 }
+
+
+def read_fault(error: OSError | ValueError, path: Path | str, *, gate: str, expected: str = "a readable file") -> Fault:
+    """Explain why a file cannot be read. Python raises a `ValueError` for a path that no file system can hold.
+
+    Returns:
+        A fault with exit code 65 where the file is missing, and 74 otherwise.
+    """
+    at = Context(gate=gate, file=str(path))
+    if isinstance(error, FileNotFoundError):
+        fix = "check the path; relative paths start at the folder of the file that names them"
+        return at.fault(found="no such file", expected=expected, fix=fix)
+    found = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+    fix = "check the file's permissions and the disk it lies on"
+    return at.fault(found=found, expected=expected, fix=fix, exit_code=ExitCode.IO)
 
 
 def write_fault(error: OSError, path: Path, *, gate: str = "output", expected: str = "a writable folder") -> Fault:
@@ -35,11 +53,11 @@ def write_fault(error: OSError, path: Path, *, gate: str = "output", expected: s
     Returns:
         A fault with exit code 73 where the path is at fault, and 74 where the disk is full or failing.
     """
-    found = error.strerror or str(error)
+    at, found = Context(gate=gate, file=str(path)), error.strerror or str(error)
     fix, code = OUTPUT_FIXES.get(error.errno or 0), ExitCode.OUTPUT
     if error.errno in FULL:
         fix, code = "free some space, or choose a folder on another disk (--out)", ExitCode.IO
-    elif "temporary directory" in found:  # `tempfile` has tried all it knows; no path of the user's is at fault
+    elif "temporary directory" in found:  # `tempfile` has tried all its folders; no path of the user's is at fault
         expected, fix, code = (
             "a writable temporary folder",
             "set TMPDIR to a writable folder with some space",
@@ -47,4 +65,4 @@ def write_fault(error: OSError, path: Path, *, gate: str = "output", expected: s
         )
     elif fix is None:
         fix, code = "repair the file system or choose a folder on another disk (--out)", ExitCode.IO
-    return Fault(gate=gate, file=str(path), found=found, expected=expected, fix=fix, exit_code=code)
+    return at.fault(found=found, expected=expected, fix=fix, exit_code=code)

@@ -12,13 +12,15 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.errors import FOUND_LIMIT, Fault, found_text
+from explicit_learning.errors import FOUND_LIMIT, Context, found_text
 from explicit_learning.files.resources import SCHEMAS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from jsonschema import Draft202012Validator
+
+    from explicit_learning.errors import Fault
 
 __all__ = ["end_is_end", "load_schema", "pointer", "validate", "validator"]
 
@@ -71,43 +73,31 @@ def validate(value: Any, name: str, *, gate: str, file: str) -> list[Fault]:
         gate: Name of the check, for the faults.
         file: The file the value was read from, for the faults.
     """
-    faults = [fault for error in validator(name).iter_errors(value) for fault in _faults(error, gate, file)]
+    at = Context(gate=gate, file=file)
+    faults = [fault for error in validator(name).iter_errors(value) for fault in _faults(error, at)]
     return sorted(dict.fromkeys(faults), key=lambda fault: fault.pointer or "")
 
 
-def _faults(error: Any, gate: str, file: str) -> Iterator[Fault]:
+def _faults(error: Any, at: Context) -> Iterator[Fault]:
     if error.validator in {"anyOf", "oneOf"}:
         branch = _nearest_branch(error)
         if branch:
             for child in branch:
-                yield from _faults(child, gate, file)
+                yield from _faults(child, at)
             return
     where = pointer(error.absolute_path)
     if error.validator == "additionalProperties" and isinstance(error.instance, dict):
-        yield from _unknown_fields(error, where, gate, file)
+        yield from _unknown_fields(error, where, at)
     elif error.validator == "required" and isinstance(error.instance, dict):
         missing = [name for name in error.validator_value if name not in error.instance]
-        # jsonschema yields one error a missing name: report the one its message begins with.
+        # jsonschema yields one error a missing name: report the one that its message starts with.
         name = next(name for name in missing if error.message.startswith(repr(name)))
         if not _is_misspelt(name, error):
-            described = _description(error.schema, name)
-            yield Fault(
-                gate=gate,
-                file=file,
-                pointer=f"{where}/{name}",
-                found="nothing",
-                expected=described or "a value",
-                fix=f"add the field {name!r}",
-            )
+            expected = _description(error.schema, name) or "a value"
+            fix = f"add the field {name!r}"
+            yield at.fault(pointer=f"{where}/{name}", found="nothing", expected=expected, fix=fix)
     else:
-        yield Fault(
-            gate=gate,
-            file=file,
-            pointer=where,
-            found=found_text(error.instance),
-            expected=_expected(error),
-            fix=_fix(error),
-        )
+        yield at.fault(pointer=where, found=found_text(error.instance), expected=_expected(error), fix=_fix(error))
 
 
 def _nearest_branch(error: Any) -> list[Any]:
@@ -123,18 +113,16 @@ def _nearest_branch(error: Any) -> list[Any]:
     return fitting[0] if len(fitting) == 1 else []
 
 
-def _unknown_fields(error: Any, where: str, gate: str, file: str) -> Iterator[Fault]:
+def _unknown_fields(error: Any, where: str, at: Context) -> Iterator[Fault]:
     known = list(error.schema.get("properties", {}))
     for name in error.instance:
         if name not in known:
             near = difflib.get_close_matches(name, [key for key in known if key not in error.instance])
-            yield Fault(
-                gate=gate,
-                file=file,
+            yield at.fault(
                 pointer=f"{where}{pointer([name])}",
                 found=f"unknown field {name[:FOUND_LIMIT]!r}",
                 expected=f"one of: {', '.join(known)}",
-                fix=f"did you mean {near[0]!r}?" if near else "remove it",
+                fix=f"did you mean {near[0]!r}?" if near else "remove the field",
             )
 
 
@@ -154,10 +142,21 @@ def _description(schema: Any, name: str) -> str:
     return str(text)
 
 
+_TYPES = {
+    "string": "a string",
+    "integer": "an integer",
+    "number": "a number",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "a JSON object",
+    "null": "null",
+}
+
+
 def _expected(error: Any) -> str:
     rule, value = error.validator, error.validator_value
     phrases: dict[str, Callable[[], str]] = {
-        "type": lambda: f"{' or '.join(value) if isinstance(value, list) else value}",
+        "type": lambda: " or ".join(_TYPES[name] for name in (value if isinstance(value, list) else [value])),
         "enum": lambda: f"one of {', '.join(map(found_text, value))}",
         "const": lambda: found_text(value),
         "minimum": lambda: f"at least {value}",
@@ -165,19 +164,24 @@ def _expected(error: Any) -> str:
         "exclusiveMinimum": lambda: f"more than {value}",
         "exclusiveMaximum": lambda: f"less than {value}",
         "multipleOf": lambda: f"a multiple of {value}",
-        "minLength": lambda: f"at least {value} characters",
-        "maxLength": lambda: f"at most {value} characters",
-        "minItems": lambda: f"at least {value} items",
-        "maxItems": lambda: f"at most {value} items",
-        "minProperties": lambda: f"at least {value} fields",
-        "maxProperties": lambda: f"at most {value} fields",
+        "minLength": lambda: f"at least {_counted(value, 'character')}",
+        "maxLength": lambda: f"at most {_counted(value, 'character')}",
+        "minItems": lambda: f"at least {_counted(value, 'item')}",
+        "maxItems": lambda: f"at most {_counted(value, 'item')}",
+        "minProperties": lambda: f"at least {_counted(value, 'field')}",
+        "maxProperties": lambda: f"at most {_counted(value, 'field')}",
         "pattern": lambda: f"text that matches {value}",
         "uniqueItems": lambda: "items that differ",
-        "anyOf": lambda: "one of the forms the schema lists",
+        "anyOf": lambda: "one of the forms that the schema allows",
+        "oneOf": lambda: "one of the forms that the schema allows",
     }
     phrase = phrases[rule]() if rule in phrases else found_text(error.message)
     description = error.schema.get("description") if isinstance(error.schema, dict) else None
     return f"{phrase} ({description})" if description else phrase
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _fix(error: Any) -> str:

@@ -1,8 +1,7 @@
 """JSON read the way a contract must be read.
 
 Python's own reader takes what would make two programs disagree about the same file: duplicate keys (the last one wins),
-NaN, a byte-order mark, any size and depth. A frozen plan is a promise, so all of these are refused here, each by
-name.
+NaN, a byte-order mark, any size and depth. A frozen plan is a promise, so each of these is refused here.
 """
 
 from __future__ import annotations
@@ -10,7 +9,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
+from explicit_learning.errors import Context, Refusal, found_text
+from explicit_learning.files.os_errors import read_fault
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,13 +26,13 @@ class _ContradictionError(ValueError):
     """Something that JSON readers disagree about."""
 
 
-def load_json(path: Path, *, gate: str, max_bytes: int = MAX_BYTES) -> Any:  # noqa: ANN401 - any JSON value
-    """Read one JSON document.
+def load_json(path: Path, *, gate: str, fix: str | None = None, max_bytes: int = MAX_BYTES) -> Any:  # noqa: ANN401 - any JSON value
+    """Read one JSON document (see `read_bytes` and `parse_json`).
 
     Raises:
-        Refusal: If the file is missing, unreadable, too large, or no strict UTF-8 JSON.
+        Refusal: If the file is missing, unreadable, too large, or not strict UTF-8 JSON.
     """
-    return parse_json(read_bytes(path, gate=gate, max_bytes=max_bytes), gate=gate, file=str(path))
+    return parse_json(read_bytes(path, gate=gate, max_bytes=max_bytes), gate=gate, file=str(path), fix=fix)
 
 
 def read_bytes(path: Path, *, gate: str, max_bytes: int = MAX_BYTES) -> bytes:
@@ -41,62 +41,42 @@ def read_bytes(path: Path, *, gate: str, max_bytes: int = MAX_BYTES) -> bytes:
     Raises:
         Refusal: If the file is missing, a folder, unreadable, or larger than ``max_bytes``.
     """
+    at = Context(gate=gate, file=str(path))
     try:
         size = path.stat().st_size
         if path.is_dir():
-            raise Refusal(
-                Fault(gate=gate, file=str(path), found="a folder", expected="a file", fix="name the file inside it")
-            )
+            raise at.refusal(found="a folder", expected="a file", fix="name the file inside it")
         data = b""
         if size <= max_bytes:
             with path.open("rb") as stream:
-                data = stream.read(max_bytes + 1)  # a device or a pipe says nothing of its size, and may have no end
+                data = stream.read(max_bytes + 1)  # the size of a device or a pipe is 0, and it may have no end
         if size > max_bytes or len(data) > max_bytes:
-            raise Refusal(
-                Fault(
-                    gate=gate,
-                    file=str(path),
-                    found=f"{size:,} bytes" if size > max_bytes else f"more than {max_bytes:,} bytes",
-                    expected=f"at most {max_bytes:,} bytes",
-                    fix="check that this is the right file: no document of this kind is that large",
-                )
-            )
-    except FileNotFoundError:
-        raise Refusal(
-            Fault(
-                gate=gate,
-                file=str(path),
-                found="no such file",
-                expected="a readable file",
-                fix="check the path; relative paths start at the folder of the file that names them",
-            )
-        ) from None
+            found = f"{size:,} bytes" if size > max_bytes else f"more than {max_bytes:,} bytes"
+            fix = "check that this is the right file: no document of this kind is so large"
+            raise at.refusal(found=found, expected=f"at most {max_bytes:,} bytes", fix=fix)
     except (OSError, ValueError) as error:
-        raise Refusal(
-            Fault(
-                gate=gate,
-                file=str(path),
-                found=f"cannot be read: {getattr(error, 'strerror', None) or error}",
-                expected="a readable file",
-                fix="check the file's permissions and the disk it lies on",
-                exit_code=ExitCode.IO,
-            )
-        ) from None
+        raise Refusal(read_fault(error, path, gate=gate)) from None
     return data
 
 
-def parse_json(data: bytes, *, gate: str, file: str) -> Any:  # noqa: ANN401 - any JSON value
+def parse_json(data: bytes, *, gate: str, file: str, fix: str | None = None) -> Any:  # noqa: ANN401 - any JSON value
     """Parse one JSON document.
 
+    Args:
+        data: The document.
+        gate: Name of the check, for the fault.
+        file: Where the document comes from, for the fault.
+        fix: What to do about a document that a program wrote; by default the fault's own advice.
+
     Raises:
-        Refusal: If the bytes are not UTF-8, begin with a byte-order mark, or are no JSON; if an object has one key
-            twice; if a number is NaN, infinite, beyond a double or an
-            integer beyond 2**53; if a string holds half a surrogate pair; if the
-            nesting is deeper than 64.
+        Refusal: If the bytes are not UTF-8, start with a byte-order mark, or are not JSON; if an object has one key
+            twice; if a number is NaN, infinite, beyond a double, or an integer beyond 2**53; if a string holds half a
+            surrogate pair; if the nesting is deeper than 64.
     """
 
-    def refuse(found: str, expected: str, fix: str) -> NoReturn:
-        raise Refusal(Fault(gate=gate, file=file, pointer="", found=found, expected=expected, fix=fix)) from None
+    def refuse(found: str, expected: str, advice: str) -> NoReturn:
+        at = Context(gate=gate, file=file)
+        raise at.refusal(pointer="", found=found, expected=expected, fix=fix or advice) from None
 
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         refuse("UTF-16 (byte-order mark)", "UTF-8 without a byte-order mark", "save the file as UTF-8")
@@ -112,7 +92,7 @@ def parse_json(data: bytes, *, gate: str, file: str) -> Any:  # noqa: ANN401 - a
         )
     except json.JSONDecodeError as error:
         position = f"line {error.lineno}, column {error.colno}: {error.msg}"
-        refuse("an empty file" if not text.strip() else position, "one JSON document", "mend the JSON at that place")
+        refuse("an empty file" if not text.strip() else position, "one JSON document", "fix the JSON at that place")
     except _ContradictionError as error:
         refuse(str(error), "JSON that every reader understands alike", "remove or correct it")
     except RecursionError:
@@ -135,7 +115,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise _ContradictionError(f"{name}, which is no JSON number")
+    raise _ContradictionError(f"{name}, which is not a JSON number")
 
 
 def _finite(text: str) -> float:

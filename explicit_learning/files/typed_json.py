@@ -8,33 +8,37 @@ from __future__ import annotations
 
 import types
 import typing
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
+from enum import IntEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.atomic import write_json
 from explicit_learning.files.compiled_schema import compiled_schema
 from explicit_learning.files.schema import validate
-from explicit_learning.files.strict_json import MAX_BYTES, load_json
+from explicit_learning.files.strict_json import load_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 __all__ = ["DEFECT", "checked_json", "document", "field_names", "from_json", "parsed", "read_document", "to_json"]
 __all__ += ["write_document"]
 
 T = TypeVar("T")
+Convert = Callable[[Any], Any]
 
 DEFECT = "report this as a defect (CONTRIBUTING.md says where): the program wrote or was about to write this document"
 _SCHEMAS: dict[type[Any], str] = {}
-_HINTS: dict[type[Any], dict[str, Any]] = {}
+_BUILDERS: dict[type[Any], Convert] = {}
+_SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 def document(schema: str) -> Callable[[type[T]], type[T]]:
-    """Name the schema, ``schemas/SCHEMA.schema.json``, of a dataclass that stands for a whole file or line.
+    """Name the schema, ``schemas/SCHEMA.schema.json``, of a dataclass that is a whole file or line.
 
-    It stands above ``@dataclass``. Types in the annotations of such a class are looked up when a document is read, so
+    Write it above ``@dataclass``. Types in the annotations of such a class are looked up when a document is read, so
     their imports may not be hidden behind ``TYPE_CHECKING``; ruff is told so in pyproject.toml.
     """
 
@@ -45,24 +49,33 @@ def document(schema: str) -> Callable[[type[T]], type[T]]:
     return register
 
 
-def read_document(path: Path, kind: type[T], *, gate: str, max_bytes: int = MAX_BYTES) -> T:
-    """Read a file, check it by the schema of its class, and return it typed.
+def read_document(path: Path, kind: type[T], *, gate: str, fix: str | None = None) -> T:
+    """Read a file, check it by the schema of its class, and return it typed (see `parsed`).
 
     Raises:
         Refusal: If it is missing, unreadable, not strict JSON, or breaks its schema; with every fault.
     """
-    return parsed(load_json(path, gate=gate, max_bytes=max_bytes), kind, gate=gate, file=str(path))
+    value = load_json(path, gate=gate, fix=fix)
+    return parsed(value, kind, gate=gate, file=str(path), fix=fix)
 
 
-def parsed(value: Any, kind: type[T], *, gate: str, file: str) -> T:  # noqa: ANN401 - any JSON value
+def parsed(value: Any, kind: type[T], *, gate: str, file: str, fix: str | None = None) -> T:  # noqa: ANN401 - any JSON value
     """Check a JSON value by the schema of a document's class, and return it typed.
+
+    Args:
+        value: The value.
+        kind: The class.
+        gate: Name of the check, for the faults.
+        file: The file the value was read from, for the faults.
+        fix: What to do about a document that a program wrote; by default each fault's own advice.
 
     Raises:
         Refusal: If it breaks its schema; with every fault.
     """
     name = _SCHEMAS[kind]
     if not compiled_schema(name)(value):
-        raise Refusal(validate(value, name, gate=gate, file=file))
+        faults = validate(value, name, gate=gate, file=file)
+        raise Refusal(replace(fault, fix=fix or fault.fix) for fault in faults)
     return from_json(kind, value)
 
 
@@ -92,6 +105,8 @@ def checked_json(value: object, *, gate: str, file: str) -> dict[str, Any]:
 
 def to_json(value: Any) -> Any:  # noqa: ANN401 - dataclasses and JSON values of any shape
     """Return a dataclass as a JSON object, its fields in order: nested ones become objects, tuples become arrays."""
+    if type(value) in _SCALARS:
+        return value
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, dict):
@@ -104,37 +119,67 @@ def to_json(value: Any) -> Any:  # noqa: ANN401 - dataclasses and JSON values of
 def from_json(kind: type[T], value: dict[str, Any]) -> T:
     """Build a dataclass from a JSON object that has passed its schema.
 
-    Nested objects become nested dataclasses, arrays become tuples; a name beginning with ``$`` is an annotation for
-    editors and is left out.
+    Nested objects become nested dataclasses, arrays become tuples, what is annotated `Any` stays as it is; a name
+    beginning with ``$`` is an annotation for editors and is left out.
 
     Raises:
         TypeError: If a field is missing or unknown: the schema and the class disagree.
     """
-    hints = _hints(kind)
-    known = {name: item for name, item in value.items() if not name.startswith("$")}
-    return kind(**{name: _convert(hints.get(name, Any), item) for name, item in known.items()})
+    if kind not in _BUILDERS:
+        _BUILDERS[kind] = _builder(kind)
+    built: T = _BUILDERS[kind](value)
+    return built
 
 
-def _hints(kind: type[Any]) -> dict[str, Any]:
-    if kind not in _HINTS:
-        _HINTS[kind] = typing.get_type_hints(kind)
-    return _HINTS[kind]
+def _builder(kind: type[Any]) -> Convert:
+    """Return `from_json` for one class; its annotations are looked up once, because rows come by the million."""
+    converters = {name: convert for name, hint in typing.get_type_hints(kind).items() if (convert := _converter(hint))}
+
+    def build(value: dict[str, Any]) -> Any:  # noqa: ANN401 - of any class
+        return kind(
+            **{
+                name: converters[name](item) if name in converters else item
+                for name, item in value.items()
+                if name[:1] != "$"
+            }
+        )
+
+    return build
 
 
-def _convert(hint: Any, item: Any) -> Any:  # noqa: ANN401 - types and JSON values of any shape
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if isinstance(item, dict):
-        kind = next((option for option in options if is_dataclass(option)), None)
-        if kind is not None:
-            return from_json(typing.cast("type[Any]", kind), item)
-        values = next((typing.get_args(option)[1] for option in options if typing.get_origin(option) is dict), Any)
-        return {name: _convert(values, part) for name, part in item.items()}
-    if isinstance(item, list):
-        parts = next((typing.get_args(option) for option in options if typing.get_origin(option) is tuple), (Any,))
-        return tuple(_convert(parts[0], part) for part in item)
-    if isinstance(item, int) and not isinstance(item, bool) and int not in options and float in options:
-        return float(item)
-    return item
+def _converter(hint: Any) -> Convert | None:  # noqa: ANN401 - annotations of any form
+    """Return what makes a field of this type from a JSON value; ``None`` if the value is the field."""
+    options = typing.get_args(hint) if typing.get_origin(hint) in {types.UnionType, typing.Union} else (hint,)
+    if Any in options:
+        return None
+    converters: dict[type[Any], Convert] = {}
+    for option in options:
+        if is_dataclass(option):
+            converters[dict] = _builder(typing.cast("type[Any]", option))
+        elif typing.get_origin(option) is dict:
+            converters[dict] = partial(_object_of, _converter(typing.get_args(option)[1]))
+        elif typing.get_origin(option) is tuple:
+            item = _converter(typing.get_args(option)[0])
+            converters[list] = tuple if item is None else partial(_tuple_of, item)
+        elif option is float and int not in options:
+            converters[int] = float
+        elif isinstance(option, type) and issubclass(option, IntEnum):
+            converters[int] = option
+    if not converters:
+        return None
+    return lambda value: converters.get(type(value), _unchanged)(value)
+
+
+def _object_of(item: Convert | None, value: dict[str, Any]) -> dict[str, Any]:
+    return value if item is None else {name: item(part) for name, part in value.items()}
+
+
+def _tuple_of(item: Convert, value: list[Any]) -> tuple[Any, ...]:
+    return tuple(map(item, value))
+
+
+def _unchanged(value: T) -> T:
+    return value
 
 
 def field_names(kind: type[Any]) -> list[str]:

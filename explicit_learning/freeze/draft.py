@@ -1,25 +1,29 @@
 """Drafts: what a person writes, and what is filled in for them.
 
 A draft is a plan without what can be measured (hashes, the commit, token ids) and without what has a default. Its
-schema is derived from the plan's, so that a field is described in one place; defaults are written out into the plan, so
-that a run never depends on what the program's defaults were on some day.
+schema is derived from the plan's, so that a field is described in one place. Defaults are written out into the plan, so
+that a later version's other defaults do not change a run.
 """
 
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from explicit_learning.arms import ARMS, Arm, canonical_arm
-from explicit_learning.errors import Fault, found_text
+from explicit_learning.errors import Context, found_text
 from explicit_learning.files.schema import load_schema
 from explicit_learning.plan.geometry import Geometry
 
+if TYPE_CHECKING:
+    from explicit_learning.errors import Fault
+
 __all__ = ["PAPO_RECIPES", "draft_schema", "fill_defaults"]
 
+CONTEXT = Context(gate="draft")
 # PAPO's published recipes (arXiv:2507.06448 and its released scripts), as defaults of the objective block: what the
-# draft says itself comes first. The 3B model's gamma was 0.02; half of it is what was published for 2B. Without
-# `aug_entropy_grad` eta_aug would do nothing, so the recipe that has one asks for it.
+# draft itself sets comes first. The 3B model's gamma was 0.02; half of it is what was published for 2B. Without
+# `aug_entropy_grad`, eta_aug would have no effect: the recipe with an eta_aug sets it.
 PAPO_RECIPES: dict[str, dict[str, Any]] = {
     "papo_g": {"beta": 0.01, "papo": {"gamma": 0.01}},
     "papo_d": {
@@ -119,12 +123,8 @@ def fill_defaults(draft: dict[str, Any]) -> tuple[dict[str, Any], list[Fault]]:
     try:
         arm = ARMS[canonical_arm(draft["arm"])]
     except KeyError as error:
-        expected = f"one of {', '.join(ARMS)}"
-        return draft, [
-            Fault(
-                gate="draft", pointer="/arm", found=found_text(draft["arm"]), expected=expected, fix=str(error.args[0])
-            )
-        ]
+        found, expected, fix = found_text(draft["arm"]), f"one of {', '.join(ARMS)}", str(error.args[0])
+        return draft, [CONTEXT.fault(pointer="/arm", found=found, expected=expected, fix=fix)]
     filled = {name: copy.deepcopy(value) for name, value in draft.items() if not name.startswith("$")}
     filled["arm"] = arm.name
     for group in ("vllm", "reward", "objective"):
@@ -180,8 +180,8 @@ def _derived_defaults(filled: dict[str, Any], arm: Arm) -> list[Fault]:
         filled["objective"].setdefault("beta", 0.0)
     filled["budget"].setdefault("max_sft_loss_tokens", None)
     if "max_steps" not in optimisation and not arm.is_sft:
-        fix = "say how many optimizer steps the run has"
-        return [Fault(gate="draft", pointer="/optimisation/max_steps", found="nothing", expected="an integer", fix=fix)]
+        pointer, fix = "/optimisation/max_steps", "set the number of optimizer steps of the run"
+        return [CONTEXT.fault(pointer=pointer, found="nothing", expected="an integer", fix=fix)]
     bound = None if arm.is_sft else Geometry.of_document(filled).token_bound(optimisation["max_steps"])
     filled["budget"].setdefault("max_completion_tokens_per_run", bound)
     return []

@@ -1,7 +1,7 @@
-"""From a draft's two words about data to the files a plan names.
+"""From a draft's ``data`` to the files that a plan names.
 
 A draft names a dataset manifest, or asks for the embedded digits. Which of the manifest's files an arm trains on
-follows from the arm; nobody should be able to train an RL arm on SFT rows by a slip of a path.
+follows from the arm, so that a wrong path cannot make an RL arm train on SFT rows.
 """
 
 from __future__ import annotations
@@ -11,35 +11,42 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.data.dataset import check_dataset, evaluation_file, training_file
 from explicit_learning.data.dataset_manifest import load_dataset_manifest
-from explicit_learning.data.slots import slot_manifest_sha256
-from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
+from explicit_learning.errors import Context, ExitCode, Refusal, found_text
 from explicit_learning.files.os_errors import write_fault
+from explicit_learning.inputs.data import rows_for
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from explicit_learning.arms import Arm
     from explicit_learning.data.dataset import CheckedDataset
-    from explicit_learning.data.dataset_manifest import DatasetManifest
+    from explicit_learning.data.dataset_manifest import DatasetManifest, RowsFile
 
 __all__ = ["DraftData", "resolve_data", "write_digits"]
 
-GATE = "data"
+CONTEXT = Context(gate="data")
+OUTPUT = Context(gate="output", exit_code=ExitCode.OUTPUT, fix="choose another folder (--out), or remove this one")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftData:
-    """The data of a plan: absolute paths and identities, and the rows that were read."""
+    """The data that a draft stands for.
 
-    dataset: Path
-    dataset_sha256: str
-    asset_root: Path
-    manifest: Path
-    manifest_sha256: str
-    slot_manifest_sha256: str | None
-    evaluation: Path
-    evaluation_sha256: str
+    Attributes:
+        checked: The rows that were read; nothing is wrong with them.
+        manifest: The dataset manifest.
+        training: The manifest's file of rows that the arm trains on.
+        evaluation: Its file of evaluation rows.
+    """
+
     checked: CheckedDataset
+    manifest: DatasetManifest
+    training: RowsFile
+    evaluation: RowsFile
+
+    def path(self, rows: RowsFile) -> Path:
+        """Return where a rows file lies."""
+        return self.manifest.path.parent / rows.path
 
 
 def write_digits(folder: Path, *, seed: int, size: str) -> Path:
@@ -63,19 +70,14 @@ def write_digits(folder: Path, *, seed: int, size: str) -> Path:
 
 
 def _check_same(manifest: Path, *, seed: int, options: dict[str, Any]) -> None:
-    """Refuse a data set that was made in another way than the one that is asked for."""
+    """Refuse a data set that was made with another seed or other options."""
     made = load_dataset_manifest(manifest).generator
     if (made.get("seed"), made.get("options")) == (seed, options):
         return
-    raise Refusal(
-        Fault(
-            gate="output",
-            file=str(manifest.parent),
-            found=f"another data set, made with {found_text({key: made.get(key) for key in ('seed', 'options')})}",
-            expected=f"the one of seed {seed} and {found_text(options)}, or nothing",
-            fix="choose another folder (--out), or remove this one",
-            exit_code=ExitCode.OUTPUT,
-        )
+    raise OUTPUT.refusal(
+        file=manifest.parent,
+        found=f"another data set, made with {found_text({key: made.get(key) for key in ('seed', 'options')})}",
+        expected=f"the one of seed {seed} and {found_text(options)}, or nothing",
     )
 
 
@@ -101,30 +103,13 @@ def resolve_data(named: dict[str, Any], arm: Arm, *, base: Path, out: Path, file
     if checked.faults or checked.manifest is None:
         raise Refusal(checked.faults)
     manifest = checked.manifest
-    dataset = training_file(checked, arm)
-    evaluation = evaluation_file(manifest)
-    if dataset is None or evaluation is None:
-        raise Refusal(_missing_rows(manifest, arm, file, training=dataset is None))
-    return DraftData(
-        dataset=manifest.path.parent / dataset.path,
-        dataset_sha256=dataset.sha256,
-        asset_root=manifest.asset_root.resolve(),
-        manifest=manifest.path,
-        manifest_sha256=manifest.sha256,
-        slot_manifest_sha256=None if arm.is_sft else slot_manifest_sha256(checked.slots),
-        evaluation=manifest.path.parent / evaluation.path,
-        evaluation_sha256=evaluation.sha256,
-        checked=checked,
-    )
-
-
-def _missing_rows(manifest: DatasetManifest, arm: Arm, file: str, *, training: bool) -> Fault:
-    wanted = (f"SFT rows of kind {arm.sft_rows}" if arm.is_sft else "slots") if training else "evaluation rows"
-    return Fault(
-        gate=GATE,
-        file=file,
-        pointer="/data",
-        found=f"{manifest.path} lists {', '.join(f'{entry.path} ({entry.kind})' for entry in manifest.files)}",
-        expected=f"a file with {wanted}, for the arm {arm.name}",
-        fix="add the file to the dataset and make its manifest anew, or name another dataset",
-    )
+    training, evaluation = training_file(checked, arm), evaluation_file(manifest)
+    if training is None or evaluation is None:
+        raise CONTEXT.refusal(
+            file=file,
+            pointer="/data",
+            found=f"{manifest.path} lists {', '.join(f'{entry.path} ({entry.kind})' for entry in manifest.files)}",
+            expected=f"a file with {rows_for(arm) if training is None else 'evaluation rows'}, for the arm {arm.name}",
+            fix="add the file to the data set and make its manifest again, or name another data set",
+        )
+    return DraftData(checked=checked, manifest=manifest, training=training, evaluation=evaluation)

@@ -1,43 +1,49 @@
 """Freezing: everything a run depends on is measured, written down and hashed.
 
-A draft says what a person wants; the plan says what will happen. Between the two, each default is written out, each
+A draft holds what a person wants; the plan holds what will happen. Between the two, each default is written out, each
 file is hashed, and each rule is checked, so that whoever runs the plan later needs nothing but the plan.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.arms import ARMS
 from explicit_learning.data.answers import ANSWER_SCHEMA_REGEX
-from explicit_learning.data.dataset import evidence_faults
-from explicit_learning.data.preflight import Tokens, asked_rows, check_envelope
-from explicit_learning.data.prompt import load_system_prompt
-from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
+from explicit_learning.data.slots import slot_manifest_sha256
+from explicit_learning.errors import Context, ExitCode, Refusal, found_text
 from explicit_learning.files.atomic import write_json
-from explicit_learning.files.hashing import sha256_file, snapshot_sha256
 from explicit_learning.files.os_errors import write_fault
 from explicit_learning.files.schema import load_schema, validate
 from explicit_learning.files.strict_json import load_json
+from explicit_learning.files.typed_json import from_json
 from explicit_learning.freeze.draft import fill_defaults
 from explicit_learning.freeze.draft_data import DraftData, resolve_data
-from explicit_learning.inputs.code import code_identity
+from explicit_learning.inputs.code import code_faults, code_identity
+from explicit_learning.inputs.data import rows_faults
+from explicit_learning.inputs.named import Named, read_inputs
 from explicit_learning.lock.installed import nearest_lock
 from explicit_learning.lock.parse import lock_sha256
 from explicit_learning.lock.shipped import FULL_LOCK
-from explicit_learning.model_files.folders import adapter_sha256, adapter_structure, model_structure, terminal_token_ids
 from explicit_learning.plan.reading import FROZEN, frozen_config_sha256
 from explicit_learning.plan.rules import broken_rules, warnings
+from explicit_learning.plan.typed_plan import Generation, Lora, Objective
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from explicit_learning.arms import Arm
+    from explicit_learning.data.dataset_manifest import RowsFile
+    from explicit_learning.errors import Fault
+    from explicit_learning.inputs.named import Inputs
+
 __all__ = ["SftPass", "freeze", "read_draft"]
 
-GATE = "draft"
+CONTEXT = Context(gate="draft")
+OUTPUT = Context(gate="output", exit_code=ExitCode.OUTPUT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,31 +65,16 @@ def read_draft(path: Path) -> dict[str, Any]:
     """Read a draft.
 
     Raises:
-        Refusal: If it cannot be read, or breaks its schema; with every fault.
+        Refusal: If it cannot be read, or is not a strict JSON object.
     """
+    context = CONTEXT.at(path)
     if not os.path.exists(path):  # noqa: PTH110 - unlike Path's, it takes too long a name for a missing file
         fix = "check the path; drafts to start from are in plans/"
-        raise Refusal(
-            Fault(
-                gate=GATE,
-                file=str(path),
-                found="no such file",
-                expected="a draft",
-                fix=fix,
-                exit_code=ExitCode.USAGE,
-            )
-        )
-    draft = load_json(path, gate=GATE)
+        raise context.refusal(found="no such file", expected="a draft", fix=fix, exit_code=ExitCode.USAGE)
+    draft = load_json(path, gate=context.gate)
     if not isinstance(draft, dict):
-        raise Refusal(
-            Fault(
-                gate=GATE,
-                file=str(path),
-                found=found_text(draft),
-                expected="a JSON object",
-                fix="start from a draft in plans/",
-            )
-        )
+        fix = "start from a draft in plans/"
+        raise context.refusal(found=found_text(draft), expected="a JSON object", fix=fix)
     return draft
 
 
@@ -101,8 +92,7 @@ def freeze(
         file: The draft's file: its paths start at that folder, and faults name it.
         out: Where the plan is written; its paths start there.
         count_sft: Counts the pass of an SFT arm, from the model's folder, the system prompt, the rows' file and the
-            filled draft. It needs the tokenizer, and so heavy imports that this module may not make: the caller brings
-            it.
+            filled draft. It needs the tokenizer, and with it libraries that this module may not import.
 
     Returns:
         The plan, and warnings about what is legal but probably not meant.
@@ -110,46 +100,46 @@ def freeze(
     Raises:
         Refusal: With everything that is wrong; nothing is written then.
     """
-    faults = validate(draft, "draft", gate=GATE, file=str(file))
-    sound = {name for name in draft if not any((fault.pointer or "").startswith(f"/{name}") for fault in faults)}
-    if "arm" not in sound:
+    faults = validate(draft, "draft", gate=CONTEXT.gate, file=str(file))
+    refused = {(fault.pointer or "/").split("/")[1] for fault in faults}
+    if "arm" in refused:
         raise Refusal(faults)
-    base = file.resolve().parent
-    # What the draft names is looked at even when other fields are wrong, so that one round shows everything.
-    inputs = _Inputs(draft=draft, base=base, file=str(file), sound=sound)
+    sound = draft.keys() - refused
     if faults:
-        raise Refusal([*faults, *inputs.faults()])
+        # What the draft names is read even when other fields are wrong, so that one round shows everything.
+        raise Refusal([*faults, *_read_inputs(draft, file, sound).faults])
     filled, faults = fill_defaults(draft)
-    faults = [_named(fault, file) for fault in faults] + inputs.faults() + _output_faults(out, file)
-    if faults:
+    faults = [replace(fault, file=str(file)) for fault in faults]
+    arm = ARMS.get(filled["arm"])
+    inputs = _read_inputs(draft, file, sound, arm=arm, lora=None if faults else from_json(Lora, filled["lora"]))
+    faults += [*inputs.faults, *code_faults(), *_output_faults(out, file)]
+    if faults or arm is None or inputs.model is None or inputs.prompt is None:
         raise Refusal(faults)
-    arm = ARMS[filled["arm"]]
-    data = resolve_data(draft["data"], arm, base=base, out=out, file=str(file))
-    envelope = check_envelope(
-        asked_rows(data.checked, arm),
-        Tokens.of_model(inputs.model, inputs.prompt_text()),
-        max_prompt_tokens=filled["generation"]["max_prompt_tokens"],
-        max_images_per_prompt=filled["generation"]["max_images_per_prompt"],
-        max_completion_tokens=filled["generation"]["max_completion_tokens"],
+    data = resolve_data(draft["data"], arm, base=file.resolve().parent, out=out, file=str(file))
+    plan = _measured(filled, arm, inputs, data, out)
+    # What is wrong with the rows is reported together with what is wrong with the plan.
+    unfit = rows_faults(
+        replace(inputs, data=data.checked),
+        arm=arm,
+        generation=from_json(Generation, plan["generation"]),
+        objective=from_json(Objective, plan["objective"]) if plan["objective"] else None,
         file=str(file),
     )
-    # What is wrong with the rows is told beside what is wrong with the plan.
-    envelope += evidence_faults(data.checked, objective=filled["objective"])
-    plan = _measured(filled, inputs, data, out)
     if arm.is_sft:
-        counted = count_sft(inputs.model, inputs.prompt_text(), data.dataset, plan)
+        counted = count_sft(inputs.model.folder, inputs.prompt.text, data.path(data.training), plan)
         if too_short := _fill_sft(plan, counted, file):
-            raise Refusal([*too_short, *envelope])
-    plan["code_commit"], plan["code_dirty"] = _code()
+            raise Refusal([*too_short, *unfit])
+    code = code_identity()
+    plan |= {"code_commit": code.commit, "code_dirty": code.dirty}
     # A plan for GPUs may be frozen anywhere; one for CPUs runs in the environment it is frozen in, whichever that is.
     lock = FULL_LOCK if plan["hardware"]["accelerator"] == "cuda" else nearest_lock()
     plan["environment_lock_sha256"] = lock_sha256(lock)
     plan = _ordered(plan, load_schema("plan"))
     plan[FROZEN] = frozen_config_sha256(plan)
-    faults = validate(plan, "plan", gate=GATE, file=str(file))
-    faults += broken_rules(plan, faults, gate=GATE, file=str(file))
-    if faults or envelope:
-        raise Refusal([*faults, *envelope])
+    faults = validate(plan, "plan", gate=CONTEXT.gate, file=str(file))
+    faults += broken_rules(plan, faults, gate=CONTEXT.gate, file=str(file))
+    if faults or unfit:
+        raise Refusal([*faults, *unfit])
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_json(out, plan)
@@ -158,8 +148,28 @@ def freeze(
     return plan, warnings(plan)
 
 
+def _read_inputs(
+    draft: dict[str, Any], file: Path, sound: set[str], *, arm: Arm | None = None, lora: Lora | None = None
+) -> Inputs:
+    """Read what a draft names in its sound groups."""
+    base = file.resolve().parent
+
+    def named(group: str) -> Named | None:
+        value = draft.get(group) if group in sound else None
+        return value and Named(path=(base / value["path"]).resolve())
+
+    return read_inputs(
+        model=named("model"),
+        adapter=named("initial_adapter"),
+        prompt=named("prompt"),
+        lora=lora,
+        arm=arm,
+        file=str(file),
+    )
+
+
 def _output_faults(out: Path, draft: Path) -> list[Fault]:
-    """Say why no plan may stand at a path: it is renamed there, which would swallow the draft, or a device."""
+    """Return why no plan can be written to a path: renaming one there would replace the draft, or a device."""
     if out.is_dir():
         found = "a folder"
     elif not out.exists() or (out.is_file() and not (draft.exists() and out.samefile(draft))):
@@ -167,10 +177,7 @@ def _output_faults(out: Path, draft: Path) -> list[Fault]:
     else:
         found = "the draft itself" if out.is_file() else "a device, a pipe or a socket"
     fix = "name another file with -o, such as my/plan.json"
-    expected = "a plan file, or nothing"
-    return [
-        Fault(gate="output", file=str(out), found=found, expected=expected, fix=fix, exit_code=ExitCode.OUTPUT),
-    ]
+    return [OUTPUT.fault(file=out, found=found, expected="a plan file, or nothing", fix=fix)]
 
 
 def _ordered(value: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
@@ -183,111 +190,55 @@ def _ordered(value: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _named(fault: Fault, file: Path) -> Fault:
-    return Fault(
-        gate=fault.gate,
-        file=str(file),
-        pointer=fault.pointer,
-        found=fault.found,
-        expected=fault.expected,
-        fix=fault.fix,
-        exit_code=fault.exit_code,
-    )
+def _measured(filled: dict[str, Any], arm: Arm, inputs: Inputs, data: DraftData, out: Path) -> dict[str, Any]:
+    """Return the filled draft with paths relative to the plan and everything measured except the SFT pass.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Inputs:
-    """The folders and files a draft names, resolved against its own folder."""
-
-    draft: dict[str, Any]
-    base: Path
-    file: str
-    sound: set[str]
-
-    @property
-    def model(self) -> Path:
-        return Path(self.base, self.draft["model"]["path"]).resolve()
-
-    @property
-    def prompt(self) -> Path:
-        return Path(self.base, self.draft["prompt"]["path"]).resolve()
-
-    @property
-    def adapter(self) -> Path | None:
-        named = self.draft.get("initial_adapter")
-        return Path(self.base, named["path"]).resolve() if named else None
-
-    def prompt_text(self) -> str:
-        return load_system_prompt(self.prompt)
-
-    def faults(self) -> list[Fault]:
-        found: list[Fault] = []
-        if "model" in self.sound:
-            found += model_structure(self.model)
-        if "initial_adapter" in self.sound and self.adapter:
-            found += adapter_structure(self.adapter)
-        if "prompt" in self.sound:
-            try:
-                self.prompt_text()
-            except Refusal as refusal:
-                found += refusal.faults
-        return found
-
-
-def _measured(filled: dict[str, Any], inputs: _Inputs, data: DraftData, out: Path) -> dict[str, Any]:
-    """Return the filled draft with paths relative to the plan and everything measured except the SFT pass."""
+    Raises:
+        Refusal: With exit code 74 if a file cannot be read.
+    """
+    model, prompt = inputs.model, inputs.prompt
+    if model is None or prompt is None:
+        raise AssertionError("a draft whose inputs were refused is not measured")
 
     def relative(path: Path) -> str:
         return Path(os.path.relpath(path, out.resolve().parent)).as_posix()
 
+    def rows(entry: RowsFile) -> dict[str, str]:
+        return {"path": relative(data.path(entry)), "sha256": entry.sha256}
+
     plan = dict(filled)
-    try:
-        plan["model"] |= {"path": relative(inputs.model), "snapshot_sha256": snapshot_sha256(inputs.model)}
-        if inputs.adapter:
-            plan["initial_adapter"] = {"path": relative(inputs.adapter), "sha256": adapter_sha256(inputs.adapter)}
-        plan["prompt"] = {"path": relative(inputs.prompt), "sha256": sha256_file(inputs.prompt)}
-        plan["generation"] |= {
-            "terminal_token_ids": list(terminal_token_ids(inputs.model)),
-            "answer_regex": ANSWER_SCHEMA_REGEX,
-        }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        fix = "check the model's generation_config.json, config.json and tokenizer files"
-        raise Refusal(
-            Fault(gate="model", file=str(inputs.model), found=str(error), expected="a readable model", fix=fix)
-        ) from None
+    plan["model"] |= {"path": relative(model.folder), "snapshot_sha256": model.snapshot_sha256()}
+    if inputs.adapter:
+        plan["initial_adapter"] = {"path": relative(inputs.adapter.folder), "sha256": inputs.adapter.sha256()}
+    plan["prompt"] = {"path": relative(prompt.file), "sha256": prompt.sha256()}
+    plan["generation"] |= {"terminal_token_ids": list(model.terminal.ids), "answer_regex": ANSWER_SCHEMA_REGEX}
     plan["data"] = {
-        "dataset": {"path": relative(data.dataset), "sha256": data.dataset_sha256},
-        "asset_root": relative(data.asset_root),
-        "dataset_manifest": {"path": relative(data.manifest), "sha256": data.manifest_sha256},
-        "slot_manifest_sha256": data.slot_manifest_sha256,
-        "evaluation_manifest": {"path": relative(data.evaluation), "sha256": data.evaluation_sha256},
+        "dataset": rows(data.training),
+        "asset_root": relative(data.manifest.asset_root.resolve()),
+        "dataset_manifest": {"path": relative(data.manifest.path), "sha256": data.manifest.sha256},
+        "slot_manifest_sha256": None if arm.is_sft else slot_manifest_sha256(data.checked.slots),
+        "evaluation_manifest": rows(data.evaluation),
     }
     plan["budget"]["planned_sft_loss_tokens"] = None
     return plan
 
 
 def _fill_sft(plan: dict[str, Any], counted: SftPass, file: Path) -> list[Fault]:
-    """Write the pass that was counted into the plan; say so if it is not the one that the draft promises."""
-    asked = plan["optimisation"].get("max_steps", counted.steps)
+    """Write the pass that was counted into the plan; return a fault if the draft asks for another number of steps."""
+    optimisation, budget = plan["optimisation"], plan["budget"]
+    asked = optimisation.get("max_steps", counted.steps)
     if counted.steps < 1 or asked != counted.steps:
         rows = f"{counted.records} rows, {counted.loss_tokens} loss tokens"
-        return [
-            Fault(
-                gate=GATE,
-                file=str(file),
-                pointer="/optimisation/max_steps",
-                found=f"{asked} steps planned, {counted.steps} possible",
-                expected=f"one pass over the rows within the cap: {counted.steps} steps ({rows})",
-                fix="leave max_steps out, raise budget.max_sft_loss_tokens, or bring more rows",
-            )
-        ]
-    plan["optimisation"]["max_steps"] = counted.steps
-    plan["budget"]["planned_sft_loss_tokens"] = counted.loss_tokens
-    if plan["budget"]["max_sft_loss_tokens"] is None:
-        plan["budget"]["max_sft_loss_tokens"] = counted.loss_tokens
+        fault = CONTEXT.fault(
+            file=file,
+            pointer="/optimisation/max_steps",
+            found=f"{asked} steps planned, {counted.steps} possible",
+            expected=f"one pass over the rows within the limit: {counted.steps} steps ({rows})",
+            fix="leave max_steps out, raise budget.max_sft_loss_tokens, or add rows",
+        )
+        return [fault]
+    optimisation["max_steps"] = counted.steps
+    budget["planned_sft_loss_tokens"] = counted.loss_tokens
+    if budget["max_sft_loss_tokens"] is None:
+        budget["max_sft_loss_tokens"] = counted.loss_tokens
     return []
-
-
-def _code() -> tuple[str, bool]:
-    identity = code_identity()
-    return identity.commit, identity.dirty

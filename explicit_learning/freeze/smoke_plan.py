@@ -1,8 +1,8 @@
 """A smoke plan from a main plan: the same run, a few steps long, under a name and a hash of its own.
 
-What a smoke run shows is only worth something for the plan that is run afterwards, so everything is kept but what makes
-it long: the number of steps, the budget that goes with them, and a checkpoint interval that does not disturb the
-boundary. The result depends on the main plan alone, so that the same command finds the same run again.
+A smoke run must show something about the plan that is run afterwards, so everything is kept but what makes it long: the
+number of steps, the budget that goes with them, and a checkpoint interval that would interfere with the boundary. The
+result depends on the main plan alone, so that the same command finds the same run again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.arms import ARMS
-from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
+from explicit_learning.errors import Context, ExitCode, Refusal, found_text
 from explicit_learning.files.atomic import write_json
 from explicit_learning.files.os_errors import write_fault
 from explicit_learning.files.schema import validate
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SMOKE_SUFFIX", "smoke_plan", "write_smoke_plan"]
 
-GATE = "smoke"
+CONTEXT = Context(gate="smoke", exit_code=ExitCode.OUTPUT)
 SMOKE_SUFFIX = "-smoke"
 STEPS_AFTER_THE_STOP = 3
 # Every field of a plan that holds a path.
@@ -67,7 +67,7 @@ def smoke_plan(
     cycle = 1
     if objective is not None:
         if SMOKE_STOP_STEP % objective["num_iterations"]:
-            objective["num_iterations"] = SMOKE_STOP_STEP  # the stop must end a cycle, and one update is not several
+            objective["num_iterations"] = SMOKE_STOP_STEP  # the stop must end a cycle of several updates, too
         cycle = objective["num_iterations"]
     steps = SMOKE_STOP_STEP + max(STEPS_AFTER_THE_STOP, cycle)
     optimisation["save_interval"] = SMOKE_STOP_STEP
@@ -80,8 +80,8 @@ def smoke_plan(
         plan["budget"]["max_completion_tokens_per_run"] = Geometry.of_document(plan).token_bound(steps)
     _move(plan, lambda path: Path(os.path.relpath(path, out.resolve().parent)).as_posix())
     plan[FROZEN] = frozen_config_sha256(plan)
-    faults = validate(plan, "plan", gate=GATE, file=str(file))
-    if faults := faults + broken_rules(plan, faults, gate=GATE, file=str(file)):
+    faults = validate(plan, "plan", gate=CONTEXT.gate, file=str(file))
+    if faults := faults + broken_rules(plan, faults, gate=CONTEXT.gate, file=str(file)):
         raise Refusal(faults)
     return plan
 
@@ -93,19 +93,15 @@ def write_smoke_plan(plan: dict[str, Any], out: Path) -> None:
         Refusal: If another plan is there (exit code 73), or it cannot be written.
     """
     if out.exists():
-        held = load_json(out, gate=GATE)
+        held = load_json(out, gate=CONTEXT.gate)
         found = held.get(FROZEN) if isinstance(held, dict) else None
         if found != plan[FROZEN]:
-            raise Refusal(
-                Fault(
-                    gate=GATE,
-                    file=str(out),
-                    pointer=f"/{FROZEN}",
-                    found=found_text(found),
-                    expected=f"{plan[FROZEN]}, the smoke plan of this plan",
-                    fix="choose another folder (--out), or remove the old smoke run and its plan",
-                    exit_code=ExitCode.OUTPUT,
-                )
+            raise CONTEXT.refusal(
+                file=out,
+                pointer=f"/{FROZEN}",
+                found=found_text(found),
+                expected=f"{plan[FROZEN]}, the smoke plan of this plan",
+                fix="choose another folder (--out), or remove the old smoke run and its plan",
             )
         return
     try:

@@ -1,8 +1,8 @@
 """Will the run fit on the disk?
 
 A disk that fills up in the middle of a checkpoint costs the hours since the last one, so the need of the whole run is
-estimated from the plan before anything starts. The estimate errs upwards, and what the run folder holds already (a
-resumed run) is credited.
+estimated from the plan before anything starts. The estimate is an upper bound, less what the run folder already holds
+(a resumed run).
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from explicit_learning.errors import ExitCode, Fault
+from explicit_learning.errors import Context, ExitCode, Fault
 
 __all__ = ["DiskNeed", "check_disk", "estimate_run_bytes", "existing_ancestor", "folder_bytes"]
 
-GATE = "disk"
+CONTEXT = Context(gate="disk", exit_code=ExitCode.IO)
 MIB = 2**20
 # Float32, the widest that adapters are kept in; AdamW keeps two moments of the parameters' shape.
 WEIGHT_BYTES = 4
@@ -91,13 +91,14 @@ def estimate_run_bytes(
 def check_disk(folder: Path, need: DiskNeed) -> list[Fault]:
     """Compare the free space where a run folder is or will be with the run's need.
 
-    File systems that count no inodes (btrfs, some network ones) report none in all and are not asked for any. Space
-    that is reserved for root is not counted as free. A path on which no folder can be made is the output gate's to
-    report, and not reported twice.
+    File systems that do not count inodes (btrfs, some network ones) report a total of none; their inodes are not
+    checked. Space that is reserved for root does not count as free. A path on which no folder can be made is reported
+    by the output gate, and not here again.
 
     Returns:
-        Faults with exit code 74: too few bytes, too few inodes, or a file system that cannot be asked.
+        Faults with exit code 74: too few bytes, too few inodes, or a file system that does not report them.
     """
+    context = CONTEXT.at(folder)
     try:
         place = existing_ancestor(folder)
     except OSError:
@@ -106,19 +107,21 @@ def check_disk(folder: Path, need: DiskNeed) -> list[Fault]:
         status = os.statvfs(place)
         present_bytes, present_files = folder_bytes(folder)
     except OSError as error:
-        found = f"the file system cannot be asked for free space: {error.strerror}"
+        found, expected = f"free space cannot be measured: {error.strerror}", "a file system that reports free space"
         fix = "repair the file system, or choose a folder on another disk (--out)"
-        return [_fault(folder, found, "readable free space", fix)]
+        return [context.fault(found=found, expected=expected, fix=fix)]
     needed = max(0, need.needed_bytes - present_bytes)
     free = status.f_bavail * status.f_frsize
     faults = []
     if free < needed:
         fix = "free some space, choose a folder on another disk (--out), or plan fewer checkpoints"
-        faults.append(_fault(folder, f"{_size(free)} free", f"at least {_size(needed)} free for the planned run", fix))
+        expected = f"at least {_size(needed)} free for the planned run"
+        faults.append(context.fault(found=f"{_size(free)} free", expected=expected, fix=fix))
     files = max(0, need.files - present_files)
     if status.f_files and status.f_favail < files:
         fix = "remove unneeded files, or choose a folder on another disk (--out)"
-        faults.append(_fault(folder, f"{status.f_favail} free inodes", f"at least {files} free inodes", fix))
+        found, expected = f"{status.f_favail} free inodes", f"at least {files} free inodes"
+        faults.append(context.fault(found=found, expected=expected, fix=fix))
     return faults
 
 
@@ -126,7 +129,7 @@ def existing_ancestor(path: Path) -> Path:
     """Return the path itself if it exists, else the nearest folder above it that does; links are followed.
 
     Raises:
-        OSError: If the way there leads through a file, a loop of links, or a folder that cannot be searched.
+        OSError: If a part of the path is a file, a loop of links, or a folder that cannot be searched.
     """
     absolute = path.absolute()
     for candidate in (absolute, *absolute.parents):
@@ -153,7 +156,3 @@ def folder_bytes(folder: Path) -> tuple[int, int]:
 
 def _size(size: int) -> str:
     return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / MIB:.1f} MiB"
-
-
-def _fault(folder: Path, found: str, expected: str, fix: str) -> Fault:
-    return Fault(gate=GATE, file=str(folder), found=found, expected=expected, fix=fix, exit_code=ExitCode.IO)

@@ -1,9 +1,9 @@
 """The environment gate: what is installed, against the lock.
 
-A run's claim to be reproducible ends where another version of a kernel or of TRL is imported, so this gate reads what
-Python would import: the ``*.dist-info`` folders on the whole search path, user site and ``PYTHONPATH`` included. Their
-*names* hold project and version; reading no metadata file keeps the gate at some milliseconds. The deep check reads
-every installed file and compares it with the hash its installer recorded, which finds what was edited in place.
+A run cannot be reproduced with another version of a kernel or of TRL, so this gate reads what Python would import: the
+``*.dist-info`` folders on the whole search path, user site and ``PYTHONPATH`` included. Their *names* hold project and
+version, so that no metadata file is read and the gate takes a few milliseconds. The deep check reads every installed
+file and compares it with the hash that its installer recorded, which finds what was edited in place.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import csv
 import hashlib
 import platform
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from explicit_learning.errors import ExitCode, Fault
+from explicit_learning.errors import Context, ExitCode, Fault
 from explicit_learning.files.progress import progress
 from explicit_learning.lock import Lock, expected_packages, read_lock
 from explicit_learning.lock.installed import Installed, installed_packages
@@ -26,11 +27,10 @@ if TYPE_CHECKING:
 
 __all__ = ["check_environment"]
 
-GATE = "environment"
-
 LISTED = 12
 THREADS = 8
 MAKE = "use the environment that `make -s env` makes, or the image"
+CONTEXT = Context(gate="environment", fix=MAKE, exit_code=ExitCode.ENVIRONMENT)
 
 
 def check_environment(lock_path: Path, *, deep: bool = False, search_path: Sequence[str] | None = None) -> list[Fault]:
@@ -58,11 +58,17 @@ def check_environment(lock_path: Path, *, deep: bool = False, search_path: Seque
 def _interpreter_faults(lock: Lock) -> Iterator[Fault]:
     running, supported = ".".join(platform.python_version_tuple()[:2]), lock.head_fields.get("python", [])
     if running not in supported:
-        yield _fault(lock, "python", running, f"one of {', '.join(supported)}", f"install one of these, then {MAKE}")
+        yield CONTEXT.fault(
+            file=lock.path,
+            pointer="python",
+            found=running,
+            expected=f"one of {', '.join(supported)}",
+            fix=f"install one of these, then {MAKE}",
+        )
 
 
 def _package_faults(lock: Lock, installed: Sequence[Installed]) -> Iterator[Fault]:
-    expected = expected_packages(lock)
+    context, expected = CONTEXT.at(lock.path), expected_packages(lock)
     versions: dict[str, list[Installed]] = {}
     for package in installed:
         versions.setdefault(package.name, []).append(package)
@@ -79,18 +85,20 @@ def _package_faults(lock: Lock, installed: Sequence[Installed]) -> Iterator[Faul
         if name in versions and not all(_same_version(package.version, version) for package in versions[name])
     }
     if len(missing) > LISTED:
-        yield _fault(lock, "", f"not installed: {_some(missing)}", f"{len(missing)} more packages", MAKE)
+        found = f"not installed: {_some(missing)}"
+        yield context.fault(pointer="", found=found, expected=f"{len(missing)} more packages")
     else:
         for name, text in missing.items():
-            yield _fault(lock, name, f"{name} is not installed", text, MAKE)
+            yield context.fault(pointer=name, found=f"{name} is not installed", expected=text)
     for name, (found, version) in other.items():
-        yield _fault(lock, name, f"{name} {found}", f"{name} {version}", MAKE)
+        yield context.fault(pointer=name, found=f"{name} {found}", expected=f"{name} {version}")
     if len(extra) > LISTED:
-        yield _fault(lock, "", f"beside the lock: {_some(extra)}", "nothing that the lock does not name", MAKE)
+        found = f"not in the lock: {_some(extra)}"
+        yield context.fault(pointer="", found=found, expected="only packages that the lock names")
     else:
         for name, text in extra.items():
             fix = f"uninstall it (or unset PYTHONPATH, set PYTHONNOUSERSITE=1), or {MAKE}"
-            yield _fault(lock, name, text, f"no {name}: the lock does not name it", fix)
+            yield context.fault(pointer=name, found=text, expected=f"no {name}: the lock does not name it", fix=fix)
 
 
 def _some(names: Iterable[str]) -> str:
@@ -111,14 +119,15 @@ def _same_version(found: str, expected: str) -> bool:
 
 
 def _file_faults(lock: Lock, installed: Sequence[Installed]) -> Iterator[Fault]:
-    reinstall = f"something changed the installation: delete that environment and make it again; {MAKE}"
+    fix = f"delete this environment and make it again: something changed its files; {MAKE}"
+    context = replace(CONTEXT, file=str(lock.path), fix=fix)
     records: list[tuple[Installed, Path, str]] = []
     for package in installed:
         try:
             records += _records(package)
         except (OSError, csv.Error, ValueError) as error:
-            found = f"{package.metadata.name} has no readable RECORD ({error})"
-            yield _fault(lock, package.name, found, "the installer's list of files with their hashes", reinstall)
+            found, expected = f"{package.metadata.name} has no readable RECORD ({error})", "a list of files with hashes"
+            yield context.fault(pointer=package.name, found=found, expected=expected)
     with progress("hashing installed files", len(records), "files") as advance, ThreadPoolExecutor(THREADS) as pool:
 
         def state(record: tuple[Installed, Path, str]) -> str:
@@ -128,13 +137,13 @@ def _file_faults(lock: Lock, installed: Sequence[Installed]) -> Iterator[Fault]:
 
         for (package, path, recorded), found in zip(records, pool.map(state, records), strict=True):
             if found != recorded:
-                yield _fault(lock, package.name, f"{path}: {found}", recorded, reinstall)
+                yield context.fault(pointer=package.name, found=f"{path}: {found}", expected=recorded)
 
 
 def _records(package: Installed) -> Iterator[tuple[Installed, Path, str]]:
     """Yield ``(package, file, "ALGORITHM=DIGEST")`` for all files with a recorded hash (PEP 376, PEP 427).
 
-    Compiled bytecode is left out: some wheels record theirs, and whoever compiles an environment replaces it.
+    Compiled bytecode is left out: some wheels record theirs, and compiling an environment replaces it.
     """
     with (package.metadata / "RECORD").open(encoding="utf-8", newline="") as stream:
         for path, recorded, _size in csv.reader(stream):
@@ -143,7 +152,7 @@ def _records(package: Installed) -> Iterator[tuple[Installed, Path, str]]:
 
 
 def _state(path: Path, recorded: str) -> str:
-    """Return a file's hash as RECORD writes it (algorithm, ``=``, URL-safe base64 unpadded), or why there is none."""
+    """Return a file's hash as RECORD writes it (algorithm, ``=``, URL-safe base64 unpadded), or why it has none."""
     algorithm = recorded.partition("=")[0]
     try:
         with path.open("rb") as stream:
@@ -153,15 +162,3 @@ def _state(path: Path, recorded: str) -> str:
     except (OSError, ValueError) as error:
         return f"cannot be hashed: {error}"
     return f"{algorithm}={base64.urlsafe_b64encode(digest).decode().rstrip('=')}"
-
-
-def _fault(lock: Lock, pointer: str, found: str, expected: str, fix: str) -> Fault:
-    return Fault(
-        gate=GATE,
-        file=str(lock.path),
-        pointer=pointer,
-        found=found,
-        expected=expected,
-        fix=fix,
-        exit_code=ExitCode.ENVIRONMENT,
-    )

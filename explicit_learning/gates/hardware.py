@@ -1,17 +1,18 @@
 """Does this machine have the GPUs that the plan was frozen for?
 
-Asked in milliseconds before anything is loaded, because the alternative is an out-of-memory error or a wrong result
-hours later; and asked by ourselves, because the container toolkit's own check (``NVIDIA_REQUIRE_*``) is skipped in CDI
-mode. A plan for CPUs never touches NVML.
+Checked in milliseconds before anything is loaded, because the alternative is an out-of-memory error or a wrong result
+hours later. The container toolkit's own check (``NVIDIA_REQUIRE_*``) cannot be relied on: it is skipped in CDI mode. A
+plan for CPUs never calls NVML.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from explicit_learning.errors import ExitCode, Fault
+from explicit_learning.errors import Context, ExitCode, Fault
 from explicit_learning.gates.nvml import NvmlUnavailable, read_inventory
 from explicit_learning.gates.visible import VisibleDevices, visible_devices
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_hardware", "check_ranks"]
 
-GATE = "hardware"
+CONTEXT = Context(gate="hardware", exit_code=ExitCode.HARDWARE)
 CHOOSE_GPUS = "choose other GPUs with CUDA_VISIBLE_DEVICES, or freeze the plan for this hardware"
 
 
@@ -43,7 +44,7 @@ def check_hardware(
         file: The plan's path as the user named it, for the faults.
         nodes: Machines that share the ranks evenly.
         environ: Environment to read masks and ranks from; the process's own by default.
-        inventory: An inventory already read; NVML is asked when there is none and the plan wants GPUs.
+        inventory: An inventory already read; without one, NVML is read if the plan needs GPUs.
 
     Returns:
         Every mismatch, with exit code 69; empty when the run can start here.
@@ -53,29 +54,34 @@ def check_hardware(
     if requirement.accelerator != "cuda":
         return faults
     inventory = read_inventory() if inventory is None else inventory
-    local_ranks = -(-requirement.world_size // nodes)
+    context, local_ranks = replace(CONTEXT, file=file), requirement.ranks_per_node(nodes)
     if isinstance(inventory, NvmlUnavailable):
         expected = f"{local_ranks} GPU{'s' if local_ranks > 1 else ''}{_description(requirement)}"
-        return [*faults, _fault(file, "/hardware/accelerator", inventory.reason, expected, inventory.fix)]
+        found, fix = inventory.reason, inventory.fix
+        return [*faults, context.fault(pointer="/hardware/accelerator", found=found, expected=expected, fix=fix)]
     visible = visible_devices(inventory.gpus, environ)
-    faults.extend(_driver_faults(requirement, inventory, file))
-    faults.extend(_count_faults(requirement, inventory, visible, local_ranks, file))
+    faults += _driver_faults(requirement, inventory, context)
+    faults += _count_faults(requirement, inventory, visible, local_ranks, context)
+    context = replace(context, fix=_fix(requirement, visible.gpus, local_ranks))
     for gpu in visible.gpus[:local_ranks]:
-        faults.extend(_gpu_faults(requirement, gpu, _fix(requirement, visible.gpus, local_ranks), file))
+        faults += _gpu_faults(requirement, gpu, context)
     return faults
 
 
 def check_ranks(world_size: int, *, file: str | None, nodes: int, environ: Mapping[str, str]) -> list[Fault]:
-    """Compare what a launcher around us says about ranks with the plan.
+    """Compare the ranks that a scheduler or an outer launcher announces in the environment with the plan's.
 
-    A scheduler or an outer ``torchrun`` that set ``WORLD_SIZE`` for another layout would make the ranks wait for each
-    other for ever, which looks like a hang and not like a mistake.
+    With a ``WORLD_SIZE`` for another layout the ranks would wait for each other forever, which looks like a hang and
+    not like a mistake.
     """
-    pointer = "/hardware/world_size"
+    context, pointer = replace(CONTEXT, file=file), "/hardware/world_size"
     faults = []
     if world_size % nodes:
-        fix = "start the run on a number of nodes that divides the plan's world size"
-        faults.append(_fault(file, pointer, f"{world_size} ranks on {nodes} nodes", "the same number on each", fix))
+        found, fix = (
+            f"{world_size} ranks on {nodes} nodes",
+            "start the run on a number of nodes that divides world_size",
+        )
+        faults.append(context.fault(pointer=pointer, found=found, expected="the same number on each node", fix=fix))
     bounds = {"WORLD_SIZE": (world_size, world_size), "RANK": (0, world_size - 1)}
     for name, (low, high) in bounds.items():
         text = environ.get(name)
@@ -84,18 +90,13 @@ def check_ranks(world_size: int, *, file: str | None, nodes: int, environ: Mappi
         if not re.fullmatch(r"[0-9]{1,9}", text, re.ASCII) or not low <= int(text) <= high:
             expected = f"{name}={low}" if low == high else f"{name} from {low} to {high}"
             fix = f"unset {name} (this program starts the ranks itself), or start the planned number of ranks"
-            faults.append(_fault(file, pointer, f"{name}={text} in the environment", expected, fix))
+            found = f"{name}={text} in the environment"
+            faults.append(context.fault(pointer=pointer, found=found, expected=expected, fix=fix))
     return faults
 
 
-def _fault(file: str | None, pointer: str, found: str, expected: str, fix: str) -> Fault:
-    return Fault(
-        gate=GATE, file=file, pointer=pointer, found=found, expected=expected, fix=fix, exit_code=ExitCode.HARDWARE
-    )
-
-
 def _description(requirement: Hardware) -> str:
-    """Return the wanted GPU in words, for the fault that has no GPU to compare with."""
+    """Return the required GPU in words, for the fault that has no GPU to compare with."""
     parts = []
     if requirement.gpu_name_pattern is not None:
         parts.append(f"name matching {requirement.gpu_name_pattern!r}")
@@ -109,22 +110,20 @@ def _description(requirement: Hardware) -> str:
 
 
 def _version(text: str) -> tuple[int, ...] | None:
-    """Return a dotted version's numbers, or ``None`` when it is none."""
+    """Return a dotted version's numbers, or ``None`` for any other text."""
     return tuple(map(int, text.split("."))) if re.fullmatch(r"[0-9]+(\.[0-9]+)*", text, re.ASCII) else None
 
 
-def _driver_faults(requirement: Hardware, inventory: Inventory, file: str | None) -> Iterator[Fault]:
+def _driver_faults(requirement: Hardware, inventory: Inventory, context: Context) -> Iterator[Fault]:
     if requirement.driver_minimum is None:
         return
     found, minimum = _version(inventory.driver_version), _version(requirement.driver_minimum)
     if found is None or minimum is None or found < minimum:
-        fix = f"install NVIDIA driver {requirement.driver_minimum} or newer on the host"
-        yield _fault(
-            file,
-            "/hardware/driver_minimum",
-            f"driver {inventory.driver_version} (serves CUDA {inventory.cuda_driver_version})",
-            f"driver {requirement.driver_minimum} or newer",
-            fix,
+        yield context.fault(
+            pointer="/hardware/driver_minimum",
+            found=f"driver {inventory.driver_version} (supports CUDA {inventory.cuda_driver_version})",
+            expected=f"driver {requirement.driver_minimum} or newer",
+            fix=f"install NVIDIA driver {requirement.driver_minimum} or newer on the host",
         )
 
 
@@ -133,16 +132,14 @@ def _count_faults(
     inventory: Inventory,
     visible: VisibleDevices,
     local_ranks: int,
-    file: str | None,
+    context: Context,
 ) -> Iterator[Fault]:
-    pointer = "/hardware/world_size"
     if visible.mig_devices:
-        yield _fault(
-            file,
-            "/hardware/accelerator",
-            f"CUDA_VISIBLE_DEVICES names MIG devices: {', '.join(visible.mig_devices)}",
-            "whole GPUs",
-            "name whole GPUs in CUDA_VISIBLE_DEVICES; a slice of a GPU is not the hardware the plan was frozen for",
+        yield context.fault(
+            pointer="/hardware/accelerator",
+            found=f"CUDA_VISIBLE_DEVICES names MIG devices: {', '.join(visible.mig_devices)}",
+            expected="whole GPUs",
+            fix="name whole GPUs in CUDA_VISIBLE_DEVICES: the plan was not frozen for a slice of a GPU",
         )
         return
     if len(visible.gpus) >= local_ranks:
@@ -158,34 +155,39 @@ def _count_faults(
         if len(inventory.gpus) >= local_ranks
         else "start the container with --gpus all, use a machine with more GPUs, or freeze the plan for fewer ranks"
     )
-    yield _fault(file, pointer, found, f"{local_ranks} on this machine{_description(requirement)}", fix)
+    expected = f"{local_ranks} on this machine{_description(requirement)}"
+    yield context.fault(pointer="/hardware/world_size", found=found, expected=expected, fix=fix)
 
 
-def _gpu_faults(requirement: Hardware, gpu: Gpu, choose: str, file: str | None) -> Iterator[Fault]:
-    """Yield what is wrong with one GPU; unusable ones are not asked further. ``choose`` says which others to take."""
+def _gpu_faults(requirement: Hardware, gpu: Gpu, context: Context) -> Iterator[Fault]:
+    """Yield what is wrong with one GPU, of an unusable one nothing more. The context's fix names other GPUs."""
+    pointer, found = "/hardware/accelerator", str(gpu)
     if gpu.problem is not None:
         fix = "hide it with CUDA_VISIBLE_DEVICES, and reset it or reboot the host (nvidia-smi -q, the kernel log's Xid)"
-        yield _fault(file, "/hardware/accelerator", str(gpu), "a working GPU", fix)
+        yield context.fault(pointer=pointer, found=found, expected="a working GPU", fix=fix)
         return
     if gpu.mig_mode == "enabled":
         fix = "switch MIG off on the host (nvidia-smi -i INDEX -mig 0), or choose other GPUs with CUDA_VISIBLE_DEVICES"
-        yield _fault(file, "/hardware/accelerator", str(gpu), "a whole GPU, MIG disabled", fix)
+        yield context.fault(pointer=pointer, found=found, expected="a whole GPU, MIG disabled", fix=fix)
     if gpu.compute_mode == "prohibited":
-        fix = "allow computation on the host (nvidia-smi -i INDEX -c DEFAULT)"
-        yield _fault(file, "/hardware/accelerator", f"{gpu}, compute mode prohibited", "compute mode default", fix)
+        prohibited, fix = (
+            f"{gpu}, compute mode prohibited",
+            "allow computation on the host (nvidia-smi -i INDEX -c DEFAULT)",
+        )
+        yield context.fault(pointer=pointer, found=prohibited, expected="compute mode default", fix=fix)
     if requirement.gpu_name_pattern is not None and not _name_matches(requirement, gpu):
         expected = f"a name matching {requirement.gpu_name_pattern!r}"
-        yield _fault(file, "/hardware/gpu_name_pattern", str(gpu), expected, choose)
+        yield context.fault(pointer="/hardware/gpu_name_pattern", found=found, expected=expected)
     if requirement.compute_capability is not None and gpu.compute_capability != requirement.compute_capability:
         expected = f"compute capability {requirement.compute_capability}"
-        yield _fault(file, "/hardware/compute_capability", str(gpu), expected, choose)
+        yield context.fault(pointer="/hardware/compute_capability", found=found, expected=expected)
     if requirement.gpu_memory_gib is not None and not _memory_suffices(requirement, gpu):
         expected = f"at least {requirement.gpu_memory_gib:g} GiB of memory"
-        yield _fault(file, "/hardware/gpu_memory_gib", str(gpu), expected, choose)
+        yield context.fault(pointer="/hardware/gpu_memory_gib", found=found, expected=expected)
 
 
 def _name_matches(requirement: Hardware, gpu: Gpu) -> bool:
-    """Say whether the name fits; a pattern that is no regular expression is the plan gate's fault to report."""
+    """Return whether the name fits. A pattern that is not a regular expression is reported by the plan's schema."""
     try:
         return re.search(requirement.gpu_name_pattern or "", gpu.name) is not None
     except re.error:
@@ -197,7 +199,7 @@ def _memory_suffices(requirement: Hardware, gpu: Gpu) -> bool:
 
 
 def _fix(requirement: Hardware, visible: Sequence[Gpu], local_ranks: int) -> str:
-    """Name the GPUs that would do, where there are enough of them."""
+    """Return which GPUs to choose, if enough of them fit."""
     suitable = [
         gpu.uuid
         for gpu in visible

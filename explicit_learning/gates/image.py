@@ -1,8 +1,8 @@
 """The container image: what is known about it, how it is known, and whether that agrees.
 
-An image cannot learn its own digest: whoever starts it declares it, in ``EXPLICIT_IMAGE_DIGEST``. What was baked in at
-build time (lock, commit, base image, bill of materials) is measured. A declaration is never believed as if it had been
-measured, and one that contradicts what was measured is refused: a record that says two things proves neither.
+An image cannot know its own digest: whoever starts it declares it, in ``EXPLICIT_IMAGE_DIGEST``. What was baked in at
+build time (lock, commit, base image, bill of materials) is measured. A declaration is recorded as such, never as a
+measurement, and one that contradicts a measurement is refused.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
+from explicit_learning.errors import Context, ExitCode, Fault, Refusal, found_text
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.resources import ROOT
 from explicit_learning.files.schema import validate
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = ["BILL_NAME", "DIGEST_VARIABLE", "KINDS", "baked_identity", "check_image", "image_identity"]
 
-GATE = "image"
+CONTEXT = Context(gate="image", exit_code=ExitCode.ENVIRONMENT)
 DIGEST_VARIABLE = "EXPLICIT_IMAGE_DIGEST"
 BILL_NAME = "sbom.cdx.json"
-# What podman tells a privileged container about the image it was started from.
+# Where podman writes, in a privileged container, which image it was started from.
 CONTAINER_FILE = Path("/run/.containerenv")
 # An index lists manifests, one a platform; a manifest lists the layers and names the config, whose digest is the image
 # ID that `docker images` shows; a SIF is what Apptainer makes of an image: one file, with a digest of its own.
@@ -41,7 +41,7 @@ FORM = (
     "[config=|manifest=|index=|sif=][NAME@]sha256: and 64 hexadecimal digits; "
     "several are separated by commas, each kind once, and all with one name if any"
 )
-DECLARE = "declare the digest of the image that you start: the Makefile, compose.gpu.yml and deploy/slurm do it"
+DECLARE = "declare the digest of the image that you start, as the Makefile, compose.gpu.yml and deploy/slurm do"
 
 
 def image_identity(
@@ -61,15 +61,16 @@ def image_identity(
     measured = _measured(container_file)
     digests: dict[str, dict[str, str | None]] = {}
     for kind in KINDS:
-        said, seen = declared.get(kind), measured.get(kind)
-        if said and seen and said != seen:
+        stated, seen = declared.get(kind), measured.get(kind)
+        if stated and seen and stated != seen:
+            found, expected = f"{kind}={stated}", f"{kind}={seen}, as in {container_file}"
             fix = f"unset {DIGEST_VARIABLE}, or {DECLARE}"
-            faults.append(_fault(DIGEST_VARIABLE, f"{kind}={said}", f"{kind}={seen}, as {container_file} says", fix))
-        known_by = "measured" if seen else "declared" if said else "undeclared"
-        digests[kind] = {"value": seen or said, "known_by": known_by}
+            faults.append(CONTEXT.fault(pointer=DIGEST_VARIABLE, found=found, expected=expected, fix=fix))
+        known_by = "measured" if seen else "declared" if stated else "undeclared"
+        digests[kind] = {"value": seen or stated, "known_by": known_by}
     if baked and name and (tag := LOCK_TAG.search(name)) and not baked["lock_sha256"].startswith(tag[1]):
         expected = f"a name that ends in :lock-{baked['lock_sha256'][:12]}, the lock that is baked into this image"
-        faults.append(_fault(DIGEST_VARIABLE, name, expected, DECLARE))
+        faults.append(CONTEXT.fault(pointer=DIGEST_VARIABLE, found=name, expected=expected, fix=DECLARE))
     if faults:
         raise Refusal(faults)
     return {"digests": digests, "name": name, "baked_in": baked}
@@ -82,7 +83,7 @@ def check_image(
     environment: Mapping[str, str] = os.environ,
     image_file: Path = IMAGE_FILE,
 ) -> list[Fault]:
-    """Compare the image with what it says about itself, and with the lock that a plan was frozen for.
+    """Compare the image with what was recorded when it was built, and with the lock that a plan was frozen for.
 
     Args:
         lock_sha256: The plan's ``environment_lock_sha256``; ``None`` compares nothing with it.
@@ -91,7 +92,7 @@ def check_image(
         image_file: The baked identity.
 
     Returns:
-        Faults with exit code 78; outside an image, only those of a declaration.
+        Faults with exit code 78; outside an image, only those about a declaration.
     """
     try:
         baked = image_identity(environment, image_file)["baked_in"]
@@ -103,24 +104,25 @@ def check_image(
     if not faults and lock_sha256 is not None and lock_sha256 != baked["lock_sha256"]:
         fix = f"start the image el:lock-{lock_sha256[:12]}, or freeze the draft again in this one"
         expected = f"{baked['lock_sha256']} ({baked['lock']}), the lock of this image"
-        faults.append(_fault("/environment_lock_sha256", lock_sha256, expected, fix, file=file))
+        pointer = "/environment_lock_sha256"
+        faults.append(CONTEXT.fault(file=file, pointer=pointer, found=lock_sha256, expected=expected, fix=fix))
     return faults
 
 
 def baked_identity(image_file: Path = IMAGE_FILE) -> dict[str, Any] | None:
-    """Return what the build left in the image; ``None`` outside one.
+    """Return the identity that was written when the image was built; ``None`` outside an image.
 
     Raises:
-        Refusal: With exit code 78 if it cannot be read or is not what a build leaves.
+        Refusal: With exit code 78 if it cannot be read or breaks its schema.
     """
-    value: dict[str, Any] | None = read_image_file(image_file, gate=GATE)
-    if value is not None and (faults := validate(value, "image-identity", gate=GATE, file=str(image_file))):
+    value: dict[str, Any] | None = read_image_file(image_file, gate=CONTEXT.gate)
+    if value is not None and (faults := validate(value, "image-identity", gate=CONTEXT.gate, file=str(image_file))):
         raise Refusal(replace(fault, fix=AS_BUILT, exit_code=ExitCode.ENVIRONMENT) for fault in faults)
     return value
 
 
 def _changed(baked: dict[str, Any], image_file: Path) -> Iterator[Fault]:
-    """Say which of the files that the identity names are not what was built."""
+    """Yield which of the files that the identity names were changed since the image was built."""
     bill = image_file.with_name(BILL_NAME)
     for pointer, path in (("/lock_sha256", ROOT / baked["lock"]), ("/sbom_sha256", bill)):
         expected = baked[pointer.removeprefix("/")]
@@ -129,7 +131,8 @@ def _changed(baked: dict[str, Any], image_file: Path) -> Iterator[Fault]:
         except OSError as error:
             found = error.strerror or str(error)
         if found != expected:
-            yield _fault(pointer, f"{path}: {found}", f"SHA-256 {expected}", AS_BUILT, file=str(image_file))
+            context = CONTEXT.at(image_file)
+            yield context.fault(pointer=pointer, found=f"{path}: {found}", expected=f"SHA-256 {expected}", fix=AS_BUILT)
 
 
 def _declared(text: str) -> tuple[dict[str, str], str | None, list[Fault]]:
@@ -143,7 +146,8 @@ def _declared(text: str) -> tuple[dict[str, str], str | None, list[Fault]]:
         digest = f"sha256:{match['digest']}" if match else ""
         names |= {match["name"]} if match and match["name"] else set()
         if match is None or kind not in KINDS or digests.setdefault(kind, digest) != digest or len(names) > 1:
-            return {}, None, [_fault(DIGEST_VARIABLE, found_text(text), FORM, DECLARE)]
+            fault = CONTEXT.fault(pointer=DIGEST_VARIABLE, found=found_text(text), expected=FORM, fix=DECLARE)
+            return {}, None, [fault]
     return digests, next(iter(names), None), []
 
 
@@ -153,15 +157,3 @@ def _measured(container_file: Path) -> dict[str, str]:
     except OSError:
         return {}
     return {"config": f"sha256:{found[1]}"} if found else {}
-
-
-def _fault(pointer: str, found: str, expected: str, fix: str, *, file: str | None = None) -> Fault:
-    return Fault(
-        gate=GATE,
-        file=file,
-        pointer=pointer,
-        found=found,
-        expected=expected,
-        fix=fix,
-        exit_code=ExitCode.ENVIRONMENT,
-    )

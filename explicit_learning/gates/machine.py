@@ -1,9 +1,9 @@
 """What a run was made on: the machine around the GPUs.
 
 Floating-point results depend on the processor's instruction set and on library builds as well as on the GPU, so the run
-manifest records them. Nothing here names the host or its user: a run directory is meant to be handed on. Everything is
-constant while the machine is left alone, because the manifest's hash covers it; the changing figures that only a person
-at the terminal wants are `Limits`.
+manifest records them. Nothing here names the host or its user: a run directory is meant to be shared. Everything is
+constant on a machine that nobody changes, because the manifest's hash covers it. `Limits` holds the figures that
+change; only a person at the terminal needs them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from explicit_learning.gates.shm import SHARED_MEMORY
 
 __all__ = ["Limits", "container_runtime", "measure_hardware", "read_limits"]
 
-# What each runtime leaves inside its containers.
+# What each runtime writes inside its containers.
 RUNTIME_FILES = {"/run/.containerenv": "podman", "/.dockerenv": "docker", "/.singularity.d": "apptainer"}
 RUNTIME_VARIABLES = {
     "APPTAINER_CONTAINER": "apptainer",
@@ -55,7 +55,7 @@ def measure_hardware(inventory: Inventory | NvmlUnavailable | None = None) -> di
     """Return the machine as the run manifest records it: JSON types only, no host name.
 
     Args:
-        inventory: An inventory already read; NVML is asked when there is none.
+        inventory: An inventory already read; without one, NVML is read.
     """
     nvidia = read_inventory() if inventory is None else inventory
     return {
@@ -77,7 +77,7 @@ def measure_hardware(inventory: Inventory | NvmlUnavailable | None = None) -> di
 
 
 def container_runtime() -> str:
-    """Return what this process is contained in as far as it can be told: a runtime's name, or ``none detected``."""
+    """Return the runtime of the container around this process: its name, or ``none detected``."""
     names = [os.environ[MANAGER_VARIABLE]] if os.environ.get(MANAGER_VARIABLE) else []
     names += [name for variable, name in RUNTIME_VARIABLES.items() if variable in os.environ]
     names += [name for file, name in RUNTIME_FILES.items() if Path(file).exists()]
@@ -85,7 +85,7 @@ def container_runtime() -> str:
 
 
 def read_limits() -> Limits:
-    """Return the limits that runs have been seen to die of."""
+    """Return the limits that have ended runs before."""
     return Limits(
         open_files=_soft_limit(resource.RLIMIT_NOFILE),
         processes=_soft_limit(resource.RLIMIT_NPROC),

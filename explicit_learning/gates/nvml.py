@@ -1,9 +1,9 @@
-"""What NVIDIA's management library says about this machine's GPUs.
+"""This machine's GPUs as NVIDIA's management library (NVML) describes them.
 
-The gates must know the GPUs in milliseconds and without torch, and the run manifest must name them months later, so
-both read NVML through nvidia-ml-py and nothing else. NVML differs from driver to driver: an old driver lacks a symbol,
-a virtual GPU answers half of the queries, a dying GPU none. A property that cannot be had is therefore a *value*
-(`UNSUPPORTED`, or the library's own words), never an exception; only what makes a GPU unusable is a `problem`.
+The gates need the GPUs in milliseconds and without torch, and the run manifest must name them months later, so both
+read NVML through nvidia-ml-py and nothing else. NVML differs from driver to driver: an old driver lacks a symbol, a
+virtual GPU answers half of the queries, a dying GPU none. A property that cannot be read is therefore a *value*
+(`UNSUPPORTED`, or the library's own message), never an exception; only what makes a GPU unusable is a `problem`.
 
 Everything read here is stable between two calls on an untouched machine (no temperatures, no used memory), because it
 becomes part of the run manifest's hash.
@@ -40,7 +40,7 @@ LIBRARY_PROBLEMS = {
     ),
     "NVML_ERROR_LIB_RM_VERSION_MISMATCH": (
         "NVIDIA driver and library versions differ (the driver was upgraded while loaded)",
-        "reboot the host or reload its nvidia kernel modules, then start the container anew",
+        "reboot the host or reload its nvidia kernel modules, then start the container again",
     ),
     "NVML_ERROR_NO_PERMISSION": (
         "this user may not open the NVIDIA devices",
@@ -48,7 +48,7 @@ LIBRARY_PROBLEMS = {
     ),
     "NVML_ERROR_UNKNOWN": (
         "the NVIDIA driver answers with an unknown error",
-        "start the container anew (a reload of the host's systemd can take its devices away); then see the kernel log",
+        "start the container again (a reload of the host's systemd can remove its devices); then read the kernel log",
     ),
 }
 
@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One physical GPU as NVML describes it; text in place of a number says why there is none.
+    """One physical GPU as NVML describes it; text in place of a number is the reason why the number is missing.
 
     Attributes:
         index: NVML's index, which counts in PCI bus order (CUDA's own order can differ).
@@ -72,7 +72,7 @@ class Gpu:
         vbios_version: Version of its firmware.
         max_sm_clock_mhz: Highest clock of the streaming multiprocessors, in MHz.
         max_memory_clock_mhz: Highest memory clock, in MHz.
-        application_sm_clock_mhz: Clock that applications are held to, in MHz.
+        application_sm_clock_mhz: Clock that is set for applications, in MHz.
         power_limit_milliwatt: Power limit in force, in mW.
         problem: Why this GPU cannot be used (lost, needs a reset, no access), or ``None``.
     """
@@ -122,7 +122,7 @@ class Inventory:
 
     Attributes:
         driver_version: Dotted, such as ``580.95.05``.
-        cuda_driver_version: Highest CUDA version that the driver serves, such as ``13.0``.
+        cuda_driver_version: Highest CUDA version that the driver supports, such as ``13.0``.
         nvml_version: Version of the library itself.
         gpus: In the order of NVML's indices.
         topology: One link for each pair of usable GPUs.
@@ -152,7 +152,7 @@ class NvmlUnavailable:
     """Why there is no inventory: no driver, a broken one, or no access to it.
 
     Attributes:
-        reason: What is the matter, in a few words.
+        reason: What is wrong, in a few words.
         fix: What to do about it.
     """
 
@@ -165,7 +165,7 @@ class NvmlUnavailable:
 
 
 def read_inventory() -> Inventory | NvmlUnavailable:
-    """Return what NVML knows, or why it knows nothing; never raises for the state of the machine."""
+    """Return the GPUs that NVML reports, or why there is no report; never raises for the state of the machine."""
     try:
         import pynvml  # type: ignore[import-untyped] # it ships no types
     except ImportError:
@@ -260,7 +260,7 @@ class _Reader:
             power_limit_milliwatt=self.ask(nvml.nvmlDeviceGetPowerManagementLimit, handle),
             problem=None,
         )
-        # A GPU that fell off the bus still answers what the driver has cached: any one query may be the one that tells.
+        # For a GPU that fell off the bus the driver still answers from its cache: any one query may show the problem.
         return handle, replace(gpu, problem=self.problem)
 
     def pci_bus_id(self, handle: Any) -> str:  # noqa: ANN401 - a ctypes pointer
@@ -289,7 +289,7 @@ def _named(names: dict[int, str], value: int | str) -> str:
 
 
 def _unusable(index: int, problem: str) -> Gpu:
-    """Return the record of a GPU that does not even tell who it is."""
+    """Return the record of a GPU that does not even report its UUID."""
     text = f"unreadable ({problem})"
     return Gpu(
         index=index,

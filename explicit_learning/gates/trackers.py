@@ -1,6 +1,6 @@
 """Where training curves go besides ``metrics.jsonl``.
 
-A name that no library knows would be refused by every rank, half a minute after the start and in a library's words;
+A name that no library knows would make every rank fail, half a minute after the start and with a library's message;
 ``all`` would report to whatever happens to be installed.
 """
 
@@ -8,15 +8,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
+from explicit_learning.errors import Context, ExitCode, Refusal, found_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["TRACKERS", "TRACKERS_VARIABLE", "named_trackers"]
+    from explicit_learning.errors import Fault
 
+__all__ = ["TRACKERS", "TRACKERS_VARIABLE", "check_trackers", "named_trackers"]
+
+CONTEXT = Context(gate="trackers", exit_code=ExitCode.USAGE)
 TRACKERS_VARIABLE = "EXPLICIT_REPORT_TO"
 TRACKERS = ("tensorboard",)  # the locks hold no other
+
+
+def check_trackers(environment: Mapping[str, str]) -> list[Fault]:
+    """Return a fault with exit code 64 if ``EXPLICIT_REPORT_TO`` names an unknown tracker."""
+    unknown = [name for name in _names(environment) if name not in TRACKERS]
+    if not unknown:
+        return []
+    return [
+        CONTEXT.fault(
+            pointer=TRACKERS_VARIABLE,
+            found=found_text(", ".join(unknown)),
+            expected=f"names of trackers, separated by commas ({', '.join(TRACKERS)}), or none",
+            fix="correct the variable, or unset it: metrics.jsonl is written in any case",
+        )
+    ]
 
 
 def named_trackers(environment: Mapping[str, str], *, run_mode: str) -> list[str]:
@@ -27,22 +45,15 @@ def named_trackers(environment: Mapping[str, str], *, run_mode: str) -> list[str
         run_mode: The plan's.
 
     Raises:
-        Refusal: With exit code 64 if a name is none.
+        Refusal: With exit code 64 if one is unknown.
     """
-    value = environment.get(TRACKERS_VARIABLE, "")
-    names = list(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
-    if names == ["none"]:
-        return []
-    if unknown := [name for name in names if name not in TRACKERS]:
-        expected = f"names of trackers, separated by commas ({', '.join(TRACKERS)}), or none"
-        raise Refusal(
-            Fault(
-                gate="trackers",
-                pointer=TRACKERS_VARIABLE,
-                found=found_text(", ".join(unknown)),
-                expected=expected,
-                fix="correct the variable, or unset it: metrics.jsonl is written in any case",
-                exit_code=ExitCode.USAGE,
-            )
-        )
-    return names if run_mode == "main" else []
+    if faults := check_trackers(environment):
+        raise Refusal(faults)
+    return _names(environment) if run_mode == "main" else []
+
+
+def _names(environment: Mapping[str, str]) -> list[str]:
+    """Return the names in the variable, each once."""
+    names = (name.strip() for name in environment.get(TRACKERS_VARIABLE, "").split(","))
+    found = list(dict.fromkeys(name for name in names if name))
+    return [] if found == ["none"] else found

@@ -1,9 +1,9 @@
 """Which GPUs a CUDA program started here would see, and in which order.
 
-NVML lists every GPU of the machine whatever ``CUDA_VISIBLE_DEVICES`` says, so taking NVML's first N as "the GPUs of the
-run" records the wrong hardware on every shared host. The mask is therefore read here by CUDA's own rules (CUDA
-programming guide, appendix on environment variables) and matched to NVML's list by UUID. Where CUDA would answer with
-fewer devices than the user wrote, and say nothing, a note says why.
+NVML lists every GPU of the machine, whatever ``CUDA_VISIBLE_DEVICES`` holds, so taking NVML's first N as "the GPUs of
+the run" records the wrong hardware on every shared host. The mask is therefore read here by CUDA's own rules (CUDA
+programming guide, appendix on environment variables) and matched to NVML's list by UUID. Where CUDA would silently show
+fewer devices than the user wrote, a note gives the reason.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class VisibleDevices:
 
     Attributes:
         gpus: Visible GPUs in CUDA's order; the rank with local index *i* gets the *i*-th.
-        mig_devices: MIG slices named in the mask. They are no whole GPUs, and are counted by nothing here.
+        mig_devices: MIG slices named in the mask. They are not whole GPUs, and do not count here.
         mask: ``CUDA_VISIBLE_DEVICES`` as it stood, or ``None`` when unset.
-        notes: What a reader of the mask would not expect.
+        notes: What a reader of the mask might not expect.
     """
 
     gpus: tuple[Gpu, ...]

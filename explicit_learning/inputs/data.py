@@ -1,19 +1,20 @@
-"""The gate on data: the dataset is whole, it is the one that was frozen, and the arm trains on its own rows.
+"""The data set that a plan or draft names: whole, with rows for the arm, and with prompts and answers that fit.
 
-A plan's paths are checked against the manifest, not only against their hashes: a plan that names another of the
-dataset's files, with that file's right hash, would train on the wrong rows without anything being damaged.
+A plan's paths are checked against the manifest, not only against their hashes: a plan that names another of the data
+set's files, with that file's right hash, would train on the wrong rows without anything being damaged.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
-from explicit_learning.data.dataset import check_dataset, evaluation_file, training_file
+from explicit_learning.data.dataset import check_dataset, evaluation_file, evidence_faults, training_file
 from explicit_learning.data.dataset_manifest import load_dataset_manifest
+from explicit_learning.data.preflight import Tokens, asked_rows, check_envelope
 from explicit_learning.data.slots import slot_manifest_sha256
-from explicit_learning.errors import Fault, Refusal
+from explicit_learning.errors import Context, Refusal
 from explicit_learning.files.hashing import hash_files, sha256_file
+from explicit_learning.files.typed_json import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,40 +23,41 @@ if TYPE_CHECKING:
     from explicit_learning.arms import Arm
     from explicit_learning.data.dataset import CheckedDataset
     from explicit_learning.data.dataset_manifest import RowsFile
-    from explicit_learning.plan.typed_plan import Data, HashedFile
+    from explicit_learning.data.image_grid import ResizeRules
+    from explicit_learning.errors import Fault
+    from explicit_learning.inputs.named import Inputs
+    from explicit_learning.plan.typed_plan import Data, Generation, HashedFile, Objective
 
-__all__ = ["check_data", "image_tokens_per_row", "is_as_frozen"]
+__all__ = ["check_frozen_data", "image_tokens_per_row", "is_as_frozen", "rows_faults", "rows_for"]
 
-GATE = "data"
-# Side of the square of pixels behind one image token: patches of 16 pixels, merged 2 by 2 (Qwen3.5's vision tower).
-TOKEN_SIDE_PIXELS = 32
+CONTEXT = Context(gate="data", fix="restore the data that was frozen, or freeze the draft again")
 
 
-def check_data(data: Data, *, arm: Arm | None, base: Path, file: str) -> tuple[list[Fault], CheckedDataset]:
-    """Return what is wrong with the data that a plan names, and what was read.
+def check_frozen_data(data: Data, *, arm: Arm | None, base: Path, file: str) -> tuple[CheckedDataset, list[Fault]]:
+    """Read the data that a plan names, and return it with everything that is wrong with it.
 
     Args:
         data: The plan's group.
-        arm: The plan's arm; ``None`` where that is wrong itself, and the training file cannot be judged.
+        arm: The plan's arm; ``None`` if that is not in order itself: the training file is not compared then.
         base: Folder that the plan's paths start at.
-        file: The plan, for faults about its own hashes.
+        file: The plan, for faults about its own fields.
     """
-    checked = check_dataset(base / data.dataset_manifest.path, asset_root=base / data.asset_root, gate=GATE)
+    checked = check_dataset(base / data.dataset_manifest.path, asset_root=base / data.asset_root, gate=CONTEXT.gate)
     faults = list(checked.faults)
     if checked.manifest is not None:
-        faults += _identity_faults(data, checked, base, file)
-        faults += _path_faults(data, checked, arm, base, file)
-    return faults, checked
+        faults += _identity_faults(data, checked, base, CONTEXT.at(file))
+        faults += _path_faults(data, checked, arm, base, CONTEXT.at(file))
+    return checked, faults
 
 
 def is_as_frozen(data: Data, *, base: Path) -> bool:
-    """Return whether every byte of the dataset is the one that was frozen, by hashes alone.
+    """Return whether every byte of the data set is the one that was frozen, by hashes alone.
 
-    What was frozen was checked then, row by row: for a plan that is refused anyway this answers in a fraction of the
-    time. Everything else (a missing file, say) is ``False`` and left to `check_data`, which explains it.
+    What was frozen was checked then, row by row. For a plan that is refused anyway, this answers in a fraction of the
+    time. Everything else (a missing file, say) is ``False`` and left to `check_frozen_data`, which explains it.
     """
     try:
-        manifest = load_dataset_manifest(base / data.dataset_manifest.path, gate=GATE)
+        manifest = load_dataset_manifest(base / data.dataset_manifest.path, gate=CONTEXT.gate)
         if manifest.sha256 != data.dataset_manifest.sha256:
             return False
         listed = {manifest.path.parent / entry.path: entry.sha256 for entry in manifest.files}
@@ -71,14 +73,20 @@ def is_as_frozen(data: Data, *, base: Path) -> bool:
         return False
 
 
-def _path_faults(data: Data, checked: CheckedDataset, arm: Arm | None, base: Path, file: str) -> Iterator[Fault]:
+def rows_for(arm: Arm) -> str:
+    """Return in words which rows an arm trains on."""
+    return f"SFT rows of kind {arm.sft_rows}" if arm.is_sft else "slots"
+
+
+def _path_faults(data: Data, checked: CheckedDataset, arm: Arm | None, base: Path, context: Context) -> Iterator[Fault]:
     """Compare the files that a plan names with those that the manifest lists for its arm and for evaluation."""
     if checked.manifest is None:
         return
     wanted: list[tuple[str, HashedFile, RowsFile | None, str]] = []
     if arm is not None:
-        rows = f"SFT rows of kind {arm.sft_rows}" if arm.is_sft else "slots"
-        wanted.append(("dataset", data.dataset, training_file(checked, arm), f"{rows}, for the arm {arm.name}"))
+        wanted.append(
+            ("dataset", data.dataset, training_file(checked, arm), f"{rows_for(arm)}, for the arm {arm.name}")
+        )
     held_out = evaluation_file(checked.manifest)
     wanted.append(("evaluation_manifest", data.evaluation_manifest, held_out, "evaluation rows"))
     folder = checked.manifest.path.parent
@@ -89,9 +97,7 @@ def _path_faults(data: Data, checked: CheckedDataset, arm: Arm | None, base: Pat
         listed = next((item for item in checked.manifest.files if (folder / item.path).resolve() == named), None)
         kind = listed and (checked.record_kinds.get(listed.path) or listed.kind)
         found = f"of kind {kind}" if kind else "a file that the dataset manifest does not list"
-        yield Fault(
-            gate=GATE,
-            file=file,
+        yield context.fault(
             pointer=f"/data/{name}/path",
             found=f"{frozen.path}, {found}",
             expected=f"{entry.path if entry else 'a file'} with {rows}",
@@ -99,7 +105,7 @@ def _path_faults(data: Data, checked: CheckedDataset, arm: Arm | None, base: Pat
         )
 
 
-def _identity_faults(data: Data, checked: CheckedDataset, base: Path, file: str) -> Iterator[Fault]:
+def _identity_faults(data: Data, checked: CheckedDataset, base: Path, context: Context) -> Iterator[Fault]:
     """Compare what was read with what was frozen; rows that were refused already change the slots' identity too."""
     manifest = checked.manifest
     found = {"/data/dataset_manifest/sha256": (manifest and manifest.sha256, data.dataset_manifest.sha256)}
@@ -108,49 +114,62 @@ def _identity_faults(data: Data, checked: CheckedDataset, base: Path, file: str)
         if path.is_file():
             found[f"/data/{name}/sha256"] = (sha256_file(path), frozen.sha256)
         else:
-            yield Fault(
-                gate=GATE,
-                file=file,
-                pointer=f"/data/{name}/path",
-                found=f"{path}: no such file",
-                expected="the file that was frozen",
-                fix="restore the file, or freeze the draft again",
-            )
+            expected, fix = "the file that was frozen", "restore the file, or freeze the draft again"
+            pointer = f"/data/{name}/path"
+            yield context.fault(pointer=pointer, found=f"{path}: no such file", expected=expected, fix=fix)
     if data.slot_manifest_sha256 is not None and not checked.faults:
         found["/data/slot_manifest_sha256"] = (slot_manifest_sha256(checked.slots), data.slot_manifest_sha256)
     for pointer, (measured, frozen_hash) in found.items():
         if measured != frozen_hash:
-            yield Fault(
-                gate=GATE,
-                file=file,
-                pointer=pointer,
-                found=f"the files hash to {measured}",
-                expected=frozen_hash,
-                fix="restore the data that was frozen, or freeze the draft again",
-            )
+            yield context.fault(pointer=pointer, found=f"the files hash to {measured}", expected=frozen_hash)
 
 
-def image_tokens_per_row(checked: CheckedDataset) -> int:
-    """Return the most image tokens in any row, from image sizes alone; never less than the real number.
+def rows_faults(
+    inputs: Inputs,
+    *,
+    arm: Arm | None,
+    generation: Generation | None,
+    objective: Objective | None,
+    file: str,
+) -> list[Fault]:
+    """Return which rows do not fit the plan: prompts or answers that are too long, evidence that is missing.
 
-    A processor rounds each side to a multiple of the token's side and only ever shrinks large images, so that rounding
-    up bounds it.
+    Args:
+        inputs: The data set, the model and the prompt. Whatever is ``None`` here or below leaves out what needs it.
+        arm: The plan's arm.
+        generation: The plan's limits.
+        objective: The plan's objective; ``None`` for SFT arms, too.
+        file: The plan or draft, for faults about its own fields.
+
+    Raises:
+        Refusal: If the model's template cannot render a prompt.
     """
-    rows = [
-        *(
-            view.images
-            for slot in (*checked.slots, *checked.evaluation)
-            for view in (slot.full_view, slot.selected_view)
-        ),
-        *(row.images for row in checked.sft),
-    ]
-    return max(
-        (
-            sum(
-                math.ceil(image.width / TOKEN_SIDE_PIXELS) * math.ceil(image.height / TOKEN_SIDE_PIXELS)
-                for image in images
-            )
-            for images in rows
-        ),
-        default=0,
-    )
+    faults: list[Fault] = []
+    checked = inputs.data
+    if checked is None:
+        return faults
+    if arm and generation and inputs.model and inputs.prompt:
+        faults += check_envelope(
+            asked_rows(checked, arm),
+            Tokens.of_model(inputs.model.folder, inputs.prompt.text),
+            max_prompt_tokens=generation.max_prompt_tokens,
+            max_images_per_prompt=generation.max_images_per_prompt,
+            max_completion_tokens=generation.max_completion_tokens,
+            file=file,
+        )
+    return faults + evidence_faults(checked, objective=to_json(objective))
+
+
+def image_tokens_per_row(checked: CheckedDataset, rules: ResizeRules) -> int:
+    """Return the most image tokens in any row, from image sizes alone.
+
+    Raises:
+        ValueError: If an image has sides that the model's processor refuses.
+    """
+    shown = (view for slot in (*checked.slots, *checked.evaluation) for view in (slot.full_view, slot.selected_view))
+    rows = {
+        tuple((image.width, image.height) for image in images)
+        for images in (*(view.images for view in shown), *(row.images for row in checked.sft))
+    }
+    tokens = {(width, height): rules.grid(width=width, height=height).tokens for row in rows for width, height in row}
+    return max((sum(tokens[size] for size in row) for row in rows), default=0)

@@ -3,23 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
-from explicit_learning.completion.lifecycle import after_ranks
-from explicit_learning.launch.json_answer import print_answer, verdict
 from explicit_learning.launch.launcher import run_launcher
 
-if TYPE_CHECKING:
-    from explicit_learning.errors import ExitCode
-    from explicit_learning.rundir.launch_manifest import LaunchManifest
-    from explicit_learning.rundir.outcome import RankOutcome
-
-
-def _finish(manifest: LaunchManifest, outcomes: tuple[RankOutcome, ...]) -> ExitCode:
-    code = after_ranks(manifest, outcomes)
-    print_answer(verdict(manifest.run, code, launch_id=manifest.launch_id))
-    return code
-
-
 if __name__ == "__main__":
-    sys.exit(run_launcher(_finish, rank_module="explicit_learning.training"))
+    sys.exit(run_launcher())

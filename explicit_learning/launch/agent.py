@@ -1,14 +1,14 @@
 """Torch's elastic agent, as a library.
 
 ``torchrun`` itself turns every failing code into 1, dies of SIGUSR1 leaving its ranks behind, and on SIGTERM raises
-inside its loop and gives ranks 30 s. The agent underneath has none of these habits: it starts processes with the
-right environment, watches them, and reports each one's exit code. This module uses it as it is and adds what a run of
-ours needs between two looks at the ranks: passing a stop on, and ending at once when it is asked for twice.
+inside its loop and gives ranks 30 s. The agent below it does none of that: it starts processes with the right
+environment, watches them, and reports each one's exit code. This module uses it as it is and adds two things to each
+look at the ranks: it passes a stop signal on, and it kills the ranks when a second signal comes.
 
-When a rank fails, the agent asks the others to stop and kills them 30 s later. They have nothing to save by then: a
-checkpoint is complete only when every rank has handed in its part.
+When a rank fails, the agent sends SIGTERM to the others and kills them 30 s later. They have nothing to save by then:
+a checkpoint is complete only when every rank has written its part.
 
-Ranks are never restarted here. A run goes on by the same command, in new processes, from a checkpoint whose state is
+Ranks are never restarted here. The same command continues a run, in new processes, from a checkpoint whose state is
 proven; a restart inside the launcher would continue from a launch manifest that describes another start.
 """
 
@@ -30,48 +30,47 @@ from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
+from explicit_learning.launch.launch_answer import print_line
+from explicit_learning.launch.outcomes import NodeEnd, node_end
 from explicit_learning.launch.rank import LAUNCHER_VARIABLE
-from explicit_learning.launch.settle import NodeEnd, collect
 from explicit_learning.launch.signals import STOP_SIGNALS, blocked_stop_signals
-from explicit_learning.launch.stop_policy import SHUTDOWN_SECONDS, stop_now
+from explicit_learning.launch.stop_policy import stop_now
+from explicit_learning.rundir.layout import launcher_log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
-    from explicit_learning.launch.multi_node.nodes import Nodes
+    from explicit_learning.launch.multi_node.nodes import NodePlace
     from explicit_learning.launch.signals import StopRequest
     from explicit_learning.rundir.launch_manifest import LaunchManifest
 
 __all__ = ["launch"]
 
-RANK_MODULE = "explicit_learning.training"
 MONITOR_SECONDS = 0.2
 LOOPBACK = "127.0.0.1"
-# All launchers have met when the rendezvous begins; and ranks end within a collective of each other.
+# All launchers have joined when the rendezvous starts; and ranks end within a collective of each other.
 RENDEZVOUS_SECONDS = EXIT_BARRIER_SECONDS = 120
 # The agent installs handlers of its own for the signals named here, and warns if there are none: ours are put back.
 AGENT_SIGNALS = {"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM"}
 
 
 class _Agent(LocalElasticAgent):
-    """The agent, with a look at the stop request between two looks at the ranks.
+    """The agent, which looks at the stop request before each look at the ranks.
 
     Attributes:
-        end_reason: Why the ranks were killed before their time, if they were.
+        kill_reason: Why the ranks were killed, if they were.
         failed_first: Ranks that had failed when the first failure was seen; the agent ends the others after that.
     """
 
-    def __init__(self, spec: WorkerSpec, *, stop: StopRequest, say: Callable[[str], None], patience: float) -> None:
+    def __init__(self, spec: WorkerSpec, *, stop: StopRequest, patience: float) -> None:
         super().__init__(spec, DefaultLogsSpecs(log_dir=os.devnull), exit_barrier_timeout=EXIT_BARRIER_SECONDS)
         self._stop = stop
-        self._say = say
         self._patience = patience
         self._passed_on = False
         self.failed_first: frozenset[int] = frozenset()
-        self.end_reason: str | None = None
+        self.kill_reason: str | None = None
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
@@ -83,18 +82,18 @@ class _Agent(LocalElasticAgent):
 
     def _restart_workers(self, worker_group: WorkerGroup) -> NoReturn:
         del worker_group
-        raise RuntimeError("the agent wants to restart the ranks, which it must not")
+        raise RuntimeError("the agent was about to restart the ranks, although max_restarts is 0")
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        wish = stop_now(self._stop.arrivals(), time.monotonic(), patience=self._patience)
-        if wish is not None and not self._passed_on:
+        stop = stop_now(self._stop.arrivals(), time.monotonic(), patience=self._patience)
+        if stop is not None and not self._passed_on:
             self._passed_on = True
-            self._say(f"{wish.signal.name}: stopping at the next checkpoint (send it again to end at once)")
+            print_line(f"{stop.signal.name}: stopping at the next checkpoint (send it again to end at once)")
             for handler in self._handlers().values():
-                handler.proc.send_signal(wish.signal)
-        if wish is not None and wish.end_reason is not None and self.end_reason is None:
-            self.end_reason = wish.end_reason
-            self._say(f"ending at once: {wish.end_reason}")
+                handler.proc.send_signal(stop.signal)
+        if stop is not None and stop.kill_reason is not None and self.kill_reason is None:
+            self.kill_reason = stop.kill_reason
+            print_line(f"ending at once: {stop.kill_reason}")
             self.kill()
         if not self.failed_first:
             codes = {local: handler.proc.poll() for local, handler in self._handlers().items()}
@@ -119,26 +118,24 @@ class _Agent(LocalElasticAgent):
 
 def launch(
     manifest: LaunchManifest,
-    folder: Path,
     *,
+    folder: Path,
     stop: StopRequest,
-    say: Callable[[str], None],
-    rank_module: str = RANK_MODULE,
-    patience: float = SHUTDOWN_SECONDS,
-    nodes: Nodes | None = None,
+    rank_module: str,
+    patience: float,
+    node: NodePlace | None,
 ) -> NodeEnd:
     """Run the ranks of this machine until they have ended.
 
-    The environment must lead ranks to the launch manifest (see `write_launch_manifest`).
+    The environment must name the launch manifest to ranks (see `write_launch_manifest`).
 
     Args:
         manifest: The launch manifest.
         folder: The launch's private folder, where ranks leave their outcomes.
         stop: Notes the signals that this process gets; its handlers must be installed.
-        say: Shows one line to the person who started the run.
         rank_module: What a rank runs, as in ``python -m``.
-        patience: Seconds that ranks have to reach a checkpoint once a stop was asked for.
-        nodes: This machine's place among several; ``None`` where it runs all ranks.
+        patience: Seconds that ranks have to reach a checkpoint after a stop signal.
+        node: This machine's place among several; ``None`` where it runs all ranks.
 
     Returns:
         How each of this machine's ranks ended.
@@ -146,21 +143,20 @@ def launch(
     Raises:
         OSError, RuntimeError: If ranks cannot be started.
     """
-    log = "launcher.log" if nodes is None else f"launcher-node-{nodes.rank}.log"
-    _log_to(manifest.run / "logs" / log)
+    _log_to(manifest.run / launcher_log(None if node is None else node.rank))
     os.environ.update({LAUNCHER_VARIABLE: str(os.getpid())} | AGENT_SIGNALS)
-    rendezvous = get_rendezvous_handler(_rendezvous(nodes))
+    rendezvous = get_rendezvous_handler(_rendezvous(node))
     spec = WorkerSpec(
         role="rank",
-        local_world_size=manifest.plan.hardware.world_size // (1 if nodes is None else nodes.count),
+        local_world_size=manifest.plan.hardware.world_size // (1 if node is None else node.count),
         entrypoint=sys.executable,
         args=("-m", rank_module),
         rdzv_handler=rendezvous,
         max_restarts=0,
         monitor_interval=MONITOR_SECONDS,
-        local_addr=LOOPBACK if nodes is None else nodes.address,
+        local_addr=LOOPBACK if node is None else node.address,
     )
-    agent = _Agent(spec, stop=stop, say=say, patience=patience)
+    agent = _Agent(spec, stop=stop, patience=patience)
     try:
         result = agent.run()
     finally:
@@ -168,18 +164,18 @@ def launch(
         rendezvous.shutdown()
     if result is None:
         raise RuntimeError("the agent ended without a result")
-    return collect(
+    return node_end(
         folder,
         exit_codes={
             rank: result.failures[rank].exitcode if rank in result.failures else 0 for rank in agent.global_ranks()
         },
         failed_first=agent.failed_first,
-        end_reason=agent.end_reason,
+        kill_reason=agent.kill_reason,
     )
 
 
-def _rendezvous(nodes: Nodes | None) -> RendezvousParameters:
-    if nodes is None:
+def _rendezvous(node: NodePlace | None) -> RendezvousParameters:
+    if node is None:
         return RendezvousParameters(
             backend="c10d",
             endpoint=f"{LOOPBACK}:0",
@@ -190,12 +186,12 @@ def _rendezvous(nodes: Nodes | None) -> RendezvousParameters:
         )
     return RendezvousParameters(
         backend="c10d",
-        endpoint=f"{nodes.host}:{nodes.port}",
-        run_id=nodes.meeting,
-        min_nodes=nodes.count,
-        max_nodes=nodes.count,
-        local_addr=nodes.address,
-        is_host=nodes.rank == 0,
+        endpoint=f"{node.host}:{node.port}",
+        run_id=node.rendezvous_id,
+        min_nodes=node.count,
+        max_nodes=node.count,
+        local_addr=node.address,
+        is_host=node.rank == 0,
         join_timeout=RENDEZVOUS_SECONDS,
     )
 

@@ -1,11 +1,11 @@
 """What must be in the environment before Python or CUDA starts.
 
 Allocators, hash seeds, thread counts and cuBLAS workspaces are read once, when a process starts; setting them in a
-running rank does nothing, or half of it. They are therefore decided here, as one table with a reason each, exported
-before the launcher is executed, and handed back for the record.
+running rank has no effect, or half of it. They are therefore decided here, in one table with a reason for each,
+exported before the launcher is executed, and recorded.
 
-A person's own value stands where it changes only speed or comfort. Where it would change results it is replaced, and
-the record says what stood there: a run whose numbers depend on a line in somebody's shell profile cannot be repeated.
+A person's own value is kept where it changes only speed or comfort. Where it would change results it is replaced, and
+the record holds what was replaced: a run whose numbers depend on a line in a shell profile cannot be repeated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["SETTINGS", "RankEnvironment", "Setting", "rank_environment", "scratc
 # Libraries read whole families of variables as a second configuration beside ours; none of them is in the plan.
 CLEARED_PREFIXES = ("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_", "TORCHELASTIC_", "TORCH_ALLOW_TF32_")
 USER_VARIABLES = ("USER", "LOGNAME")
-# Where libraries keep what they can make again, by variable, and the name of the folder that is given to them instead.
+# Where libraries keep caches, by variable, and the name of the folder that replaces one that cannot be used.
 CACHES = {
     "XDG_CACHE_HOME": "cache",
     "HF_HOME": "huggingface",
@@ -39,7 +39,7 @@ CACHES = {
     "FLASHINFER_WORKSPACE_BASE": "flashinfer",
     "MPLCONFIGDIR": "matplotlib",
 }
-# These two look for the home folder, or for the user's name, where they are not set.
+# Where these two are not set, libraries look for the home folder, or for the user's name.
 NEEDED_CACHES = frozenset({"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"})
 
 
@@ -111,14 +111,14 @@ SETTINGS: tuple[Setting, ...] = (
     _forced("PYTHONHASHSEED", "0", _always, "the order of sets of strings reaches files (PEFT's adapter_config.json)"),
     _forced("PYTHONNOUSERSITE", "1", _always, "packages in the home folder would shadow the locked ones"),
     _forced("PYTHONSAFEPATH", "1", _always, "a file in the current folder would shadow a package of its name"),
-    _forced("PYTHONUTF8", "1", _always, "text files must not be read in whatever encoding the host's locale names"),
+    _forced("PYTHONUTF8", "1", _always, "text files must not be read in the encoding of the host's locale"),
     _forced("HF_HUB_OFFLINE", "1", _always, "everything a run reads is named and hashed in its plan"),
     _forced("TRANSFORMERS_OFFLINE", "1", _always, "same"),
     _forced("HF_DATASETS_OFFLINE", "1", _always, "same"),
     _forced("TOKENIZERS_PARALLELISM", "false", _always, "its threads deadlock in forked data-loader workers"),
-    _default("HF_HUB_DISABLE_TELEMETRY", "1", _always, "a run tells nobody that it runs"),
+    _default("HF_HUB_DISABLE_TELEMETRY", "1", _always, "a run reports its use to nobody"),
     _default("VLLM_NO_USAGE_STATS", "1", _always, "same"),
-    _default("GLOO_SOCKET_IFNAME", "lo", _always, "ranks of one machine meet there; a container may have no other"),
+    _default("GLOO_SOCKET_IFNAME", "lo", _always, "it connects ranks of one machine; a container may have no other"),
     _forced(
         "MALLOC_MMAP_THRESHOLD_",
         "4000000000",
@@ -134,12 +134,12 @@ SETTINGS: tuple[Setting, ...] = (
         "and load; and two threads on two busy cores are much slower than one at the sizes that CPU runs have",
     ),
     _forced("MKL_NUM_THREADS", "1", _on_cpu, "overrides OMP_NUM_THREADS in MKL"),
-    _forced("CUDA_VISIBLE_DEVICES", "", _on_cpu, "libraries prefer a GPU they can see, whatever the plan says"),
+    _forced("CUDA_VISIBLE_DEVICES", "", _on_cpu, "libraries prefer a GPU they can see, also for a CPU plan"),
     _default("OMP_NUM_THREADS", _share_of_cores, _on_cuda, "the host's part is image preprocessing: cores over ranks"),
     _default("CUDA_DEVICE_ORDER", "PCI_BUS_ID", _on_cuda, "NVML's order, in which the gates saw the GPUs"),
     _forced("CUBLAS_WORKSPACE_CONFIG", ":4096:8", _strict_on_cuda, "cuBLAS is deterministic only with a fixed one"),
     _forced("FLASH_ATTENTION_DETERMINISTIC", "1", _strict_on_cuda, "its backward otherwise adds atomically"),
-    _forced("NVIDIA_TF32_OVERRIDE", "0", _strict_on_cuda, "the plan names the precision, and it is not TF32"),
+    _forced("NVIDIA_TF32_OVERRIDE", "0", _strict_on_cuda, "the plan's precision is not TF32"),
     _forced("NCCL_ALGO", "Ring", _strict_on_cuda, "NCCL otherwise chooses by message size and topology"),
     _forced("NCCL_PROTO", "Simple", _strict_on_cuda, "same"),
     _forced("NCCL_NVLS_ENABLE", "0", _strict_on_cuda, "sums inside the NVLink switch have no fixed order"),
@@ -177,7 +177,7 @@ def rank_environment(
 
 
 def _python_path(environment: Mapping[str, str]) -> dict[str, str]:
-    """Make ``-m explicit_learning`` resolve to this code from any folder; what the gates saw stays behind it."""
+    """Make ``-m explicit_learning`` find this code from any folder; what was in the path stays behind it."""
     others = [part for part in environment.get("PYTHONPATH", "").split(os.pathsep) if part and part != str(ROOT)]
     return {"PYTHONPATH": os.pathsep.join([str(ROOT), *others])}
 
@@ -185,12 +185,12 @@ def _python_path(environment: Mapping[str, str]) -> dict[str, str]:
 def scratch_environment(
     environment: Mapping[str, str], scratch: Path, *, user_is_known: bool | None = None
 ) -> dict[str, str]:
-    """Return the variables that lead caches into a folder that ends with the launch.
+    """Return the variables that place caches in a folder that is removed at the end of the launch.
 
     A container started under a uid without a passwd entry has no home, and there `getpass.getuser`, which torch's
-    inductor cache calls, raises. A cache that the user or the image has placed stays where it is, unless nobody can
-    write there (Apptainer mounts an image's volumes read-only), except that of Hugging Face datasets, whose content
-    would outlive the data it was made from.
+    inductor cache calls, raises. A cache that the user or the image has placed stays where it is if it can be written
+    (Apptainer mounts an image's volumes read-only). Only the cache of Hugging Face datasets is always placed here: its
+    content would outlive the data it was made from.
 
     Args:
         environment: The environment to complete.

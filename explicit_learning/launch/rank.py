@@ -1,9 +1,9 @@
-"""The shell of every rank: what ``python -m explicit_learning.training`` does before and after it trains.
+"""The process of every rank: what ``python -m explicit_learning.training`` does before and after it trains.
 
-Around the training backend stands what has nothing to do with training, and must hold when training goes wrong: stop
-signals only set a flag, output goes to the rank's log, the process dies with its launcher, and whatever happens leaves
-an outcome. The order matters: signals first (they were held back since before the process started), then the parent,
-then the log, and torch last.
+Around the training backend is what has nothing to do with training, and must hold when training goes wrong: stop
+signals only set a flag, output goes to the rank's log, the process dies with its launcher, and every end leaves an
+outcome. The order matters: signals first (they were blocked since before the process started), then the parent, then
+the log, and torch last.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ import sys
 import time
 import traceback
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from explicit_learning.errors import ExitCode, Fault, Refusal
-from explicit_learning.launch.context import RankContext
-from explicit_learning.launch.failures import failed
+from explicit_learning.errors import Context, ExitCode, Refusal
+from explicit_learning.launch.outcomes import outcome_of_error
 from explicit_learning.launch.signals import StopRequest, die_with_parent, stop_signals_to
-from explicit_learning.rundir.launch_manifest import MANIFEST_VARIABLE, LaunchManifest, read_launch_manifest
-from explicit_learning.rundir.outcome import RankOutcome, write_outcome
+from explicit_learning.rundir.launch_manifest import MANIFEST_VARIABLE, read_launch_manifest
+from explicit_learning.rundir.layout import rank_log
+from explicit_learning.rundir.outcome import write_outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,13 +33,42 @@ if TYPE_CHECKING:
 
     from _typeshed import ReadableBuffer
 
-__all__ = ["LAUNCHER_VARIABLE", "end_process", "log_path", "run_rank"]
+    from explicit_learning.rundir.launch_manifest import LaunchManifest
+    from explicit_learning.rundir.outcome import RankOutcome
+
+__all__ = ["LAUNCHER_VARIABLE", "RankContext", "end_process", "run_rank"]
 
 LAUNCHER_VARIABLE = "EXPLICIT_LAUNCHER_PID"
+CONTEXT = Context(gate="launch", fix="launch with `el run PLAN`, which starts the plan's number of ranks")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankContext:
+    """One rank's place in the run: all that the rank's process hands to the training backend.
+
+    Attributes:
+        manifest: The verified launch manifest.
+        rank: This process among all, from 0.
+        local_rank: This process among those of its machine, from 0; the GPU it uses.
+        world_size: How many ranks there are.
+        stop: Whether this process got a stop signal. Ranks get them at different moments (or only one does), so they
+            must agree (all-reduce) before they act on one, then save one checkpoint and return ``stopped``.
+        say: Shows one line to the person who started the run (rank 0; others write to their log).
+        console: The launcher's standard error for rank 0, the log for other ranks: where a progress bar belongs.
+            ``sys.stdout`` and ``sys.stderr`` are the rank's log file.
+    """
+
+    manifest: LaunchManifest
+    rank: int
+    local_rank: int
+    world_size: int
+    stop: StopRequest
+    say: Callable[[str], None]
+    console: TextIO
 
 
 def run_rank(train: Callable[[RankContext], RankOutcome]) -> NoReturn:
-    """Be a rank: set the process up, train, leave an outcome, and end the process with its exit code."""
+    """Set this process up as a rank, train, leave an outcome, and end the process with its exit code."""
     stop = StopRequest()
     stop_signals_to(stop)
     try:
@@ -56,21 +86,21 @@ def run_rank(train: Callable[[RankContext], RankOutcome]) -> NoReturn:
     except BaseException as error:  # noqa: BLE001 - whatever ends a rank must reach the launcher
         with suppress(OSError):  # the disk may be full, which is the outcome, and not a reason to have none
             traceback.print_exc()
-        outcome = failed(error)
+        outcome = outcome_of_error(error)
         with suppress(OSError):
             write_outcome(folder, rank, outcome)
     end_process(outcome)
 
 
 def end_process(outcome: RankOutcome) -> NoReturn:
-    """End a rank whose outcome is written, without taking its interpreter apart.
+    """End a rank whose outcome is written, without the interpreter's own shutdown.
 
-    That would take threads of native libraries by surprise: seen was `terminate called without an active exception`,
-    after which a rank that had done its work counted as dead. A failed rank does not even say farewell: the other
-    ranks, for which that could wait, may be gone.
+    That shutdown can crash threads of native libraries (`terminate called without an active exception`), after which a
+    rank that had done its work counted as dead. A failed rank does not leave the process group either: that can wait
+    for other ranks, which may be gone.
     """
     if outcome.status != "failed":
-        with suppress(Exception):  # the outcome stands; trackers and data loaders report on their own
+        with suppress(Exception):  # the outcome is written; trackers and data loaders report on their own
             _leave_process_group()
             atexit._run_exitfuncs()  # noqa: SLF001 - the only way to end loaders and trackers, and then leave at once
     for stream in (sys.stdout, sys.stderr):
@@ -79,28 +109,16 @@ def end_process(outcome: RankOutcome) -> NoReturn:
     os._exit(int(outcome.code) if outcome.status == "failed" else int(ExitCode.DONE))
 
 
-def log_path(run: Path, rank: int) -> Path:
-    """Return a rank's log file in a run directory."""
-    return run / "logs" / f"rank-{rank}.log"
-
-
 def _set_up(manifest: LaunchManifest, rank: int, stop: StopRequest) -> RankContext:
-    log = log_path(manifest.run, rank)
+    log = manifest.run / rank_log(rank)
     log.parent.mkdir(parents=True, exist_ok=True)
     console = _redirect(log)
     world_size = int(os.environ["WORLD_SIZE"])
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     print(f"=== launch {manifest.launch_id} · rank {rank} of {world_size} · pid {os.getpid()} · {now}", file=sys.stderr)
     if world_size != manifest.plan.hardware.world_size:
-        raise Refusal(
-            Fault(
-                gate="launch",
-                pointer="/hardware/world_size",
-                found=f"WORLD_SIZE {world_size}",
-                expected=str(manifest.plan.hardware.world_size),
-                fix="launch with `el run PLAN`, which starts as many ranks as the plan says",
-            )
-        )
+        expected = str(manifest.plan.hardware.world_size)
+        raise CONTEXT.refusal(pointer="/hardware/world_size", found=f"WORLD_SIZE {world_size}", expected=expected)
 
     def say(text: str) -> None:
         print(text, file=sys.stderr)
@@ -137,7 +155,7 @@ def _redirect(log: Path) -> TextIO:
 
 
 class _Console(io.FileIO):
-    """A terminal that may go away: training must not end because nobody watches any more."""
+    """A terminal that may go away: training must not end because nobody reads any more."""
 
     def write(self, data: ReadableBuffer) -> int:
         try:
@@ -147,7 +165,7 @@ class _Console(io.FileIO):
 
 
 def _leave_process_group() -> None:
-    """End torch's process group, if training began one: torch warns, and NCCL may hang, when it is left standing."""
+    """Destroy torch's process group, if training made one: otherwise torch warns, and NCCL may hang."""
     if "torch" in sys.modules:
         import torch.distributed as dist
 

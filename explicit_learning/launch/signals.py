@@ -2,12 +2,12 @@
 
 A scheduler or a person sends SIGTERM, SIGINT or SIGUSR1 and expects the work to be kept. The default actions do the
 opposite: they end the process between two instructions. So every process of a run handles them, each in its way: the
-launcher forwards, a rank notes the wish and goes on to the end of its step, a data-loader worker ignores them (a worker
-that dies fails the checkpoint its rank is about to write).
+launcher passes them on, a rank notes them and continues to the end of its step, a data-loader worker ignores them (a
+worker that dies fails the checkpoint its rank is about to write).
 
 Between ``exec`` and the moment Python has installed a handler the default action would still apply. The signals are
-therefore *blocked* when a process is started, which its child inherits, and unblocked once the handler stands: one that
-came early is delivered then, not lost.
+therefore *blocked* before a process is started, which it inherits, and unblocked once its handler is installed: a
+signal that came early is delivered then, not lost.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Arrival:
 
 
 class StopRequest:
-    """Notes stop signals for whoever asks.
+    """Notes the stop signals that this process gets.
 
     The handler does one list append and nothing else: a handler runs between any two instructions of the main thread,
     so one that took a lock (`threading.Event.set` does) could wait for the very code it interrupted. Any thread may
@@ -67,7 +67,7 @@ class StopRequest:
         self._arrivals: list[Arrival] = []
 
     def requested(self) -> bool:
-        """Return whether a stop was asked for."""
+        """Return whether a stop signal came."""
         return bool(self._arrivals)
 
     def arrivals(self) -> tuple[Arrival, ...]:
@@ -105,7 +105,7 @@ def blocked_stop_signals() -> Iterator[None]:
 
 
 def ignore_signals_in_worker(worker_id: int) -> None:
-    """Make a data-loader worker outlive stop signals, and die with its rank; for ``worker_init_fn``.
+    """Make a data-loader worker survive stop signals, and die with its rank; for ``worker_init_fn``.
 
     Args:
         worker_id: Number of the worker, as PyTorch's data loader passes it.
@@ -123,7 +123,7 @@ def die_with_parent(parent: int) -> None:
         parent: Process id of the parent that the caller expects.
 
     Raises:
-        ProcessLookupError: If the parent is gone already: the kernel would then never tell.
+        ProcessLookupError: If the parent is gone already: the kernel would then never kill this process.
         OSError: If the kernel refuses.
     """
     libc = ctypes.CDLL(None, use_errno=True)

@@ -1,68 +1,154 @@
-"""The last act of the light process that checked everything: to become the launcher.
+"""From a checked plan to the launcher: the last steps of the light process that checked everything.
 
 ``exec`` keeps the process id that a shell or scheduler knows, and the run's lock, and gives a fresh interpreter an
 environment that allocators, hash seeds and CUDA read only at their start.
 
-A launch has a private folder, apart from the run's, whose disk may be full just when ranks must say so. The launcher
-removes it; one that is killed cannot. So the folder is locked for as long as the launcher lives, by the kernel, and the
-next launch on the machine, of whatever run, removes those that nobody holds.
+A launch has a private folder, apart from the run's, whose disk may be full just when ranks must report it. The launcher
+removes it; one that is killed cannot. So the folder is locked by the kernel for as long as the launcher lives, and the
+next launch on the machine, of whatever run, removes those that no process holds.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import shutil
 import signal
 import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from explicit_learning.errors import ExitCode, Fault, Refusal
+from explicit_learning.completion.lifecycle import prepare_run
+from explicit_learning.errors import Context, ExitCode
+from explicit_learning.files.progress import say
+from explicit_learning.gates.image import image_identity
+from explicit_learning.gates.machine import measure_hardware
+from explicit_learning.gates.trackers import named_trackers
+from explicit_learning.inputs.code import code_identity
 from explicit_learning.launch.environment import rank_environment, scratch_environment
 from explicit_learning.launch.multi_node.nodes import NODES_VARIABLE
 from explicit_learning.launch.signals import STOP_SIGNALS
-from explicit_learning.rundir.launch_manifest import write_launch_manifest
+from explicit_learning.plan.rules import SMOKE_STOP_STEP
+from explicit_learning.rundir.launch_manifest import FollowerManifest, LaunchManifest, write_launch_manifest
+from explicit_learning.rundir.layout import step_of
+from explicit_learning.rundir.run_lock import hold_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from explicit_learning.launch.multi_node.nodes import Nodes
+    from explicit_learning.gates.check import Checked
+    from explicit_learning.launch.multi_node.nodes import NodePlace
     from explicit_learning.plan.typed_plan import Plan
     from explicit_learning.rundir.run_lock import RunLock
 
-__all__ = ["FOLDER_PREFIX", "LOCK_VARIABLE", "exec_into_launcher", "launch_environment"]
+__all__ = ["FOLDER_PREFIX", "LOCK_VARIABLE", "exec_into_launcher", "launch_environment", "start_launch"]
 
 LAUNCHER_MODULE = "explicit_learning.launch"
 MANIFEST_FILE = "launch.json"
 LOCK_VARIABLE = "EXPLICIT_RUN_LOCK"
 FOLDER_PREFIX = "explicit-learning-launch-"
+CONTEXT = Context(gate="launch", fix="set TMPDIR to a writable folder with some free space", exit_code=ExitCode.IO)
+
+
+def start_launch(plan: Plan, checked: Checked, run: Path, *, node: NodePlace | None, audit: bool) -> None:
+    """Become the launcher of a checked plan; return only if the run was complete and only its manifest was not.
+
+    Args:
+        plan: The frozen plan.
+        checked: What the gates found: no fault.
+        run: The run directory.
+        node: This machine's place among several; ``None`` for a run on one machine.
+        audit: Whether a resumed launch proves that its state was restored.
+
+    Raises:
+        Refusal: If a tracker is unknown, the run directory cannot be used or is in use, or there is no place for the
+            launch manifest.
+    """
+    trackers = tuple(named_trackers(os.environ, run_mode=plan.run_mode))  # refuses before anything is written
+    if node is not None and node.rank > 0:
+        _start_joining_node(plan, checked, run, node)
+    with hold_run(run) as lock:
+        manifest = _prepared_launch(plan, checked, run, trackers, node=node, audit=audit)
+        if manifest is not None:
+            exec_into_launcher(manifest, os.environ, lock=lock, node=node)
+
+
+def _start_joining_node(plan: Plan, checked: Checked, run: Path, node: NodePlace) -> NoReturn:
+    """Become the launcher of a node that follows node 0, which holds the run."""
+    joining = FollowerManifest(
+        plan=plan,
+        run_folder=str(run.resolve()),
+        paths=checked.paths,
+        running_commit=code_identity().commit,
+        hardware=measure_hardware(),
+        image=image_identity(),
+    )
+    exec_into_launcher(joining, os.environ, lock=None, node=node)
+
+
+def _prepared_launch(
+    plan: Plan, checked: Checked, run: Path, trackers: tuple[str, ...], *, node: NodePlace | None, audit: bool
+) -> LaunchManifest | None:
+    """Prepare the run directory and return the launch manifest; ``None`` if the run only had to be finalised."""
+    code, path = code_identity(), checked.document.path
+    launch_id = secrets.token_hex(16)
+    environment = rank_environment(plan, os.environ, interface=node.interface if node else None)
+    prepared = prepare_run(
+        run,
+        plan=plan,
+        plan_bytes=path.read_bytes(),
+        hardware=measure_hardware(),
+        image=image_identity(),
+        code=code,
+        launch_id=launch_id,
+        gates={
+            "plan_file": str(path.resolve()),
+            "environment": {"settings": environment.settings, "overridden": environment.overridden},
+        },
+    )
+    if prepared.action == "finalise":
+        return None
+    how = "starting" if prepared.checkpoint is None else f"resuming from {prepared.checkpoint}"
+    say(f"{how} run {plan.run_id} ({plan.arm}, {plan.optimisation.max_steps} steps) in {run}")
+    resumed = step_of(prepared.checkpoint or "") or 0
+    stops = plan.run_mode == "smoke" and resumed < SMOKE_STOP_STEP
+    return LaunchManifest(
+        plan=plan,
+        run_folder=str(run.resolve()),
+        paths=checked.paths,
+        run_manifest_sha256=prepared.run_manifest_sha256,
+        running_commit=code.commit,
+        launch_id=launch_id,
+        resume_checkpoint=prepared.checkpoint,
+        report_to=trackers,
+        stop_at_step=SMOKE_STOP_STEP if stops else None,
+        audit=audit,
+    )
 
 
 def exec_into_launcher(
-    manifest_document: dict[str, Any],
-    plan: Plan,
+    manifest: LaunchManifest | FollowerManifest,
     environment: Mapping[str, str],
     *,
     lock: RunLock | None,
-    nodes: Nodes | None = None,
+    node: NodePlace | None = None,
 ) -> NoReturn:
     """Replace this process by the launcher.
 
     Args:
-        manifest_document: The launch manifest as a JSON object.
-        plan: The frozen plan.
+        manifest: The launch manifest, or what a node that follows another knows of it.
         environment: The environment this process was started with.
-        lock: The run's lock, which goes along; ``None`` on a node that follows another.
-        nodes: This machine's place among several.
+        lock: The run's lock, which the launcher keeps; ``None`` on a node that follows another.
+        node: This machine's place among several.
 
     Raises:
         Refusal: If there is no place for the launch manifest (exit code 74).
     """
-    variables = launch_environment(manifest_document, plan, environment, lock=lock, nodes=nodes)
-    # Held back until the launcher has its handlers: the default action would end it without a word.
+    variables = launch_environment(manifest, environment, lock=lock, node=node)
+    # Held back until the launcher has its handlers: the default action would end it at once.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -70,17 +156,16 @@ def exec_into_launcher(
 
 
 def launch_environment(
-    manifest_document: dict[str, Any],
-    plan: Plan,
+    manifest: LaunchManifest | FollowerManifest,
     environment: Mapping[str, str],
     *,
     lock: RunLock | None,
-    nodes: Nodes | None = None,
+    node: NodePlace | None = None,
 ) -> dict[str, str]:
-    """Make the launch's private folder, which the launcher removes, and return the environment that leads there.
+    """Make the launch's private folder, which the launcher removes, and return the environment that names it.
 
-    The folder is locked by a descriptor of this process that goes along when it becomes the launcher; folders of
-    launchers that were killed are removed.
+    The folder is locked by a descriptor of this process, which stays open when the process becomes the launcher;
+    folders of launchers that were killed are removed.
 
     Raises:
         Refusal: If the folder cannot be made (exit code 74).
@@ -89,29 +174,21 @@ def launch_environment(
         _remove_abandoned(Path(tempfile.gettempdir()))
         folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
         os.set_inheritable(_lock(folder), True)  # noqa: FBT003 - positional-only
-        where = write_launch_manifest(folder / MANIFEST_FILE, manifest_document)
+        where = write_launch_manifest(folder / MANIFEST_FILE, manifest)
     except OSError as error:
-        raise Refusal(
-            Fault(
-                gate="launch",
-                file=error.filename,
-                found=error.strerror or str(error),
-                expected="a writable temporary folder",
-                fix="set TMPDIR to a writable folder with some space",
-                exit_code=ExitCode.IO,
-            )
-        ) from error
+        found = error.strerror or str(error)
+        raise CONTEXT.refusal(file=error.filename, found=found, expected="a writable temporary folder") from error
     own = {name: value for name, value in environment.items() if name not in (LOCK_VARIABLE, NODES_VARIABLE)}
-    variables = rank_environment(plan, own, interface=nodes.interface if nodes else None).variables
+    variables = rank_environment(manifest.plan, own, interface=node.interface if node else None).variables
     held = {} if lock is None else {LOCK_VARIABLE: str(lock.descriptor)}
-    return variables | scratch_environment(variables, folder) | where | held | (nodes.variables() if nodes else {})
+    return variables | scratch_environment(variables, folder) | where | held | (node.variables() if node else {})
 
 
 def _lock(folder: Path) -> int:
     """Lock a folder for this process and return the descriptor.
 
     Raises:
-        OSError: If it is no folder, or another process holds it.
+        OSError: If it is not a folder, or another process holds it.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
@@ -125,7 +202,7 @@ def _lock(folder: Path) -> int:
 def _remove_abandoned(temporary: Path) -> None:
     """Remove this user's launch folders that no launcher holds; one without a manifest is just being made."""
     for folder in temporary.glob(f"{FOLDER_PREFIX}*"):
-        with suppress(OSError):  # held, somebody else's, or gone by now
+        with suppress(OSError):  # held, another user's, or gone by now
             if folder.lstat().st_uid != os.geteuid() or not (folder / MANIFEST_FILE).is_file():
                 continue
             descriptor = _lock(folder)

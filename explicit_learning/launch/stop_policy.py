@@ -1,10 +1,9 @@
-"""What the launcher does about signals, apart from doing it.
+"""The rules by which the launcher reacts to stop signals, as one function of the signals and the time.
 
-The rules are few, and hard to get right in a handler: the first signal is passed on to the ranks; copies of it that
-arrive at almost the same time (a terminal sends Ctrl-C to every process of the group, a scheduler to every process of
-the job, and either may be forwarded once more on the way) count as the same; a later one means that the person has
-waited long enough. They are kept here as one function of the signals that came and the time it is, so that tests need
-neither processes nor patience.
+The first signal is passed on to the ranks. Copies of it that arrive at almost the same time (a terminal sends Ctrl-C to
+every process of the group, a scheduler to every process of the job, and either may be forwarded once more on the way)
+count as the same. A later one means that the person does not want to wait: then ranks are killed. As a function, the
+rules can be tested without processes and without waiting.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ SHUTDOWN_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """What stop signals call for at a moment.
+    """What the stop signals so far call for.
 
     Attributes:
         signal: The signal to pass on to the ranks.
-        end_reason: Why ranks must end at once, or ``None`` while they may finish their step and save.
+        kill_reason: Why ranks must be killed, or ``None`` while they may finish their step and save.
     """
 
     signal: signal.Signals
-    end_reason: str | None
+    kill_reason: str | None
 
 
 def stop_now(arrivals: Sequence[Arrival], now: float, *, patience: float = SHUTDOWN_SECONDS) -> Stop | None:
@@ -49,7 +48,7 @@ def stop_now(arrivals: Sequence[Arrival], now: float, *, patience: float = SHUTD
     if not arrivals:
         return None
     first = arrivals[0]
-    # A hang-up is the launcher's own: ranks are in sessions of their own and handle the three signals they know.
+    # Only the launcher gets a hang-up: ranks are in sessions of their own, and handle the three stop signals.
     passed_on = signal.SIGTERM if first.signal == signal.SIGHUP else first.signal
     later = next((each for each in arrivals if each.at - first.at > SAME_SIGNAL_SECONDS), None)
     reason = None
@@ -57,4 +56,4 @@ def stop_now(arrivals: Sequence[Arrival], now: float, *, patience: float = SHUTD
         reason = f"a second signal ({later.signal.name}) came {later.at - first.at:.0f} s after the first"
     elif now - first.at > patience:
         reason = f"no checkpoint was reached within {patience:.0f} s of {first.signal.name}"
-    return Stop(signal=passed_on, end_reason=reason)
+    return Stop(signal=passed_on, kill_reason=reason)

@@ -1,7 +1,7 @@
 """The environment locks: what a run's software is, by name, version and hash.
 
 A lock is an ordinary requirements file with hashes, so that pip and uv install it without this program, and carries
-what no requirements file can say (base image, CUDA, driver) in a commented TOML block at its top. Its SHA-256 is the
+what a requirements file cannot hold (base image, CUDA, driver) in a commented TOML block at its top. Its SHA-256 is the
 software's identity in plans, images and provenance, so nothing is ever added to a lock by hand: `refresh` resolves it.
 """
 

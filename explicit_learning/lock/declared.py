@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explicit_learning.errors import ExitCode, Fault
 from explicit_learning.files.strict_json import read_bytes
-from explicit_learning.lock.parse import GATE, REFRESH, normalise, read_packages
+from explicit_learning.lock.parse import CONTEXT, normalise, read_packages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from packaging.requirements import Requirement
+
+    from explicit_learning.errors import Fault
 
 __all__ = ["declared_requirements", "undeclared_faults"]
 
@@ -26,11 +27,11 @@ def declared_requirements(path: Path) -> Iterator[tuple[str, Requirement]]:
 
     Raises:
         Refusal: If a file cannot be read.
-        packaging.requirements.InvalidRequirement: If a line is no requirement.
+        packaging.requirements.InvalidRequirement: If a line is not a requirement.
     """
     from packaging.requirements import Requirement
 
-    for number, line in enumerate(read_bytes(path, gate=GATE).decode().splitlines(), start=1):
+    for number, line in enumerate(read_bytes(path, gate=CONTEXT.gate).decode().splitlines(), start=1):
         text = line.partition("#")[0].strip()
         if text.startswith("-r "):
             yield from declared_requirements(path.parent / text.removeprefix("-r ").strip())
@@ -47,7 +48,7 @@ def undeclared_faults(lock: Path, declared: Path) -> list[Fault]:
 
     Raises:
         Refusal: If a file cannot be read.
-        packaging.requirements.InvalidRequirement: If a declared line is no requirement.
+        packaging.requirements.InvalidRequirement: If a declared line is not a requirement.
     """
     versions: dict[str, list[str]] = {}
     for package in read_packages(lock):
@@ -56,14 +57,6 @@ def undeclared_faults(lock: Path, declared: Path) -> list[Fault]:
     for where, requirement in declared_requirements(declared):
         locked = versions.get(normalise(requirement.name), [])
         if not locked or not all(requirement.specifier.contains(version, prereleases=True) for version in locked):
-            faults.append(
-                Fault(
-                    gate=GATE,
-                    file=where,
-                    found=f"{requirement.name} {' and '.join(locked) or 'not'} in {lock.name}",
-                    expected=str(requirement),
-                    fix=REFRESH,
-                    exit_code=ExitCode.ENVIRONMENT,
-                )
-            )
+            found = f"{requirement.name} {' and '.join(locked) or 'not'} in {lock.name}"
+            faults.append(CONTEXT.fault(file=where, found=found, expected=str(requirement)))
     return faults

@@ -30,7 +30,7 @@ class Installed:
 
     Attributes:
         name: Normalised name.
-        version: Version as its folder says; ``""`` where the folder names none.
+        version: Version in its folder's name; ``""`` if there is none.
         metadata: Its ``*.dist-info`` or ``*.egg-info``.
     """
 

@@ -1,9 +1,9 @@
 """Reading a lock: its head, and its packages with version, marker and hashes.
 
 A lock is read on every start of the program, so the reading is plain line work: only the few markers are handed to
-`packaging`, whose requirement parser would take longer than everything else the environment gate does. What is not a
-pinned, hashed requirement is refused: an option line in a lock could name an index, and an unhashed line could be
-anything.
+`packaging`, whose requirement parser would take longer than everything else the environment gate does. A line that is
+not a pinned, hashed requirement is refused: an option line in a lock could name an index, and an unhashed line could
+install anything.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import hashlib
 import re
 import tomllib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
+from explicit_learning.errors import Context, ExitCode, Refusal, found_text
 from explicit_learning.files.strict_json import read_bytes
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
-    "GATE",
+    "CONTEXT",
     "BaseImage",
     "Lock",
     "LockHead",
@@ -34,15 +34,15 @@ __all__ = [
     "read_packages",
 ]
 
-GATE = "lock"
-
 HEAD_BEGIN, HEAD_END = "# /// environment", "# ///"
 REQUIREMENT = re.compile(
     r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[A-Za-z0-9._,-]+\])?==(?P<version>[A-Za-z0-9.!+_-]+)"
     r"(?:\s*;\s*(?P<marker>.+))?"
 )
 HASH = re.compile(r"\s--hash=(?P<hash>sha256:[0-9a-f]{64})(?=\s|$)")
-REFRESH = "run `el lock refresh`; a lock is not edited by hand"
+CONTEXT = Context(
+    gate="lock", fix="run `el lock refresh`; a lock is not edited by hand", exit_code=ExitCode.ENVIRONMENT
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class LockHead:
         driver_minimum: Oldest NVIDIA driver for Linux.
         compiled_from_source: Normalised names of what only the image's build stage installs.
         base_image: Start of the stages ``devel`` and ``runtime``; empty in a subset.
-        subset_of_sha256: SHA-256 of the parent lock; ``None`` where this is no subset.
+        subset_of_sha256: SHA-256 of the parent lock; ``None`` if this is not a subset.
     """
 
     platform: str
@@ -107,7 +107,7 @@ class Lock:
     Attributes:
         path: The file.
         sha256: SHA-256 of its bytes: the identity.
-        head_fields: The head as it stands there, for checking it against its schema.
+        head_fields: The head as read, for checking it against its schema.
         packages: All packages, in the file's order.
     """
 
@@ -125,7 +125,7 @@ class Lock:
         """
         from explicit_learning.files.schema import validate
 
-        faults = validate(self.head_fields, "lock-head", gate=GATE, file=str(self.path))
+        faults = validate(self.head_fields, "lock-head", gate=CONTEXT.gate, file=str(self.path))
         if faults:
             raise Refusal(faults)
         fields = self.head_fields
@@ -151,16 +151,16 @@ def lock_sha256(path: Path) -> str:
     Raises:
         Refusal: If the file cannot be read.
     """
-    return hashlib.sha256(read_bytes(path, gate=GATE)).hexdigest()
+    return hashlib.sha256(read_bytes(path, gate=CONTEXT.gate)).hexdigest()
 
 
 def read_lock(path: Path) -> Lock:
     """Read a lock. Its head is checked against the schema only when it is asked for (`Lock.head`).
 
     Raises:
-        Refusal: If the file cannot be read, has no head, or holds a line that is no pinned requirement with hashes.
+        Refusal: If the file cannot be read, has no head, or holds a line that is not a pinned requirement with hashes.
     """
-    data = read_bytes(path, gate=GATE)
+    data = read_bytes(path, gate=CONTEXT.gate)
     lines = _lines(data, path)
     return Lock(
         path=path,
@@ -174,9 +174,9 @@ def read_packages(path: Path) -> list[LockedPackage]:
     """Read the packages of a lock that needs no head: the one for the tools of ``make lint`` has none.
 
     Raises:
-        Refusal: If the file cannot be read, or holds a line that is no pinned requirement with hashes.
+        Refusal: If the file cannot be read, or holds a line that is not a pinned requirement with hashes.
     """
-    return _packages(_lines(read_bytes(path, gate=GATE), path), path)
+    return _packages(_lines(read_bytes(path, gate=CONTEXT.gate), path), path)
 
 
 def expected_packages(lock: Lock, environment: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -198,7 +198,8 @@ def expected_packages(lock: Lock, environment: Mapping[str, str] | None = None) 
             applies[package.marker] = Marker(package.marker).evaluate(dict(environment or {}))
         if applies[package.marker] and expected.setdefault(package.name, package.version) != package.version:
             found = f"{package.name} {expected[package.name]} and {package.version} at once"
-            _refuse(lock.path, None, found, "one version of each package for one interpreter")
+            right = "one version of each package for one interpreter"
+            raise CONTEXT.refusal(file=lock.path, found=found, expected=right)
     return expected
 
 
@@ -206,7 +207,8 @@ def _lines(data: bytes, path: Path) -> list[str]:
     try:
         return data.decode().splitlines()
     except UnicodeDecodeError as error:
-        _refuse(path, None, f"byte {error.start} is not UTF-8", "a requirements file in UTF-8")
+        found, expected = f"byte {error.start} is not UTF-8", "a requirements file in UTF-8"
+        raise CONTEXT.refusal(file=path, found=found, expected=expected) from None
 
 
 def _head(lines: list[str], path: Path) -> dict[str, Any]:
@@ -214,11 +216,13 @@ def _head(lines: list[str], path: Path) -> dict[str, Any]:
         begin = lines.index(HEAD_BEGIN)
         end = lines.index(HEAD_END, begin)
     except ValueError:
-        _refuse(path, None, "no head", f"a TOML block in comments, from {HEAD_BEGIN!r} to {HEAD_END!r}")
+        expected = f"a TOML block in comments, from {HEAD_BEGIN!r} to {HEAD_END!r}"
+        raise CONTEXT.refusal(file=path, found="no head", expected=expected) from None
     try:
         return tomllib.loads("\n".join(line.removeprefix("#").removeprefix(" ") for line in lines[begin + 1 : end]))
     except tomllib.TOMLDecodeError as error:
-        _refuse(path, begin + 1, f"a head that is no TOML: {error}", "TOML in comments")
+        found = f"a head that is not TOML: {error}"
+        raise CONTEXT.refusal(file=f"{path}:{begin + 1}", found=found, expected="TOML in comments") from None
 
 
 def _packages(lines: list[str], path: Path) -> list[LockedPackage]:
@@ -233,7 +237,8 @@ def _packages(lines: list[str], path: Path) -> list[LockedPackage]:
             packages.append(_package(" ".join(parts), path, number - len(parts) + 1))
             parts = []
     if parts:
-        _refuse(path, len(lines), "an unfinished line", "a whole lock: this one looks truncated")
+        expected = "a whole lock: this one looks truncated"
+        raise CONTEXT.refusal(file=f"{path}:{len(lines)}", found="an unfinished line", expected=expected)
     return packages
 
 
@@ -241,25 +246,14 @@ def _package(text: str, path: Path, number: int) -> LockedPackage:
     hashes = [match["hash"] for match in HASH.finditer(text)]
     requirement = REQUIREMENT.fullmatch(HASH.sub("", text).strip())
     if requirement is None:
-        _refuse(path, number, found_text(text[:80]), "NAME==VERSION, its marker if any, and its --hash options")
+        expected = "NAME==VERSION, its marker if any, and its --hash options"
+        raise CONTEXT.refusal(file=f"{path}:{number}", found=found_text(text[:80]), expected=expected)
     if not hashes:
-        _refuse(path, number, f"{requirement['name']} without a hash", "a --hash for every package")
+        found = f"{requirement['name']} without a hash"
+        raise CONTEXT.refusal(file=f"{path}:{number}", found=found, expected="a --hash for every package")
     return LockedPackage(
         name=normalise(requirement["name"]),
         version=requirement["version"],
         marker=(requirement["marker"] or "").strip(),
         hashes=frozenset(hashes),
     )
-
-
-def _refuse(path: Path, line: int | None, found: str, expected: str) -> NoReturn:
-    raise Refusal(
-        Fault(
-            gate=GATE,
-            file=str(path) if line is None else f"{path}:{line}",
-            found=found,
-            expected=expected,
-            fix=REFRESH,
-            exit_code=ExitCode.ENVIRONMENT,
-        )
-    ) from None

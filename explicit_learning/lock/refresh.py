@@ -2,8 +2,8 @@
 
 The order matters: the full lock first; the CPU lock under its versions, so that it is a subset; the lint lock under the
 CPU lock's, because mypy reads both, and so is that of the image's tools. Everything happens in a temporary folder, and
-the results replace the old locks only once all are there and fit each other. What stands in a head is a decision (a
-base image, a driver), not a result: it is kept as it is, but for the parent's hash.
+the results replace the old locks only once all are there and fit each other. A head holds decisions (a
+base image, a driver), not results: it is kept as it is, except for the parent's hash.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from explicit_learning.errors import ExitCode, Fault, Refusal
+from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.atomic import write_text
 from explicit_learning.lock.parse import (
-    GATE,
+    CONTEXT,
     HEAD_BEGIN,
     HEAD_END,
     LockedPackage,
@@ -130,17 +130,14 @@ def _compile(work: Path, arguments: list[str]) -> None:
     if done.returncode == 0:
         return
     no_solution = "No solution found" in done.stderr and "network was disabled" not in done.stderr
-    raise Refusal(
-        Fault(
-            gate=GATE,
-            file=arguments[0],
-            found="\n".join(done.stderr.strip().splitlines()[-LAST_LINES:]) or f"uv ended with {done.returncode}",
-            expected="a resolution of all requirements",
-            fix="change the requirements that contradict each other"
-            if no_solution
-            else "check the network and uv's index settings, then run this again; the locks are as they were",
-            exit_code=ExitCode.CONTRACT if no_solution else ExitCode.IO,
-        )
+    raise CONTEXT.refusal(
+        file=arguments[0],
+        found="\n".join(done.stderr.strip().splitlines()[-LAST_LINES:]) or f"uv ended with {done.returncode}",
+        expected="a resolution of all requirements",
+        fix="change the requirements that contradict each other"
+        if no_solution
+        else "check the network and uv's index settings, then run this again; the locks are as they were",
+        exit_code=ExitCode.CONTRACT if no_solution else ExitCode.IO,
     )
 
 

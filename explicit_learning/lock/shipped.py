@@ -1,17 +1,16 @@
-"""The locks that ship with the program, and which of them a plan means.
+"""The locks that ship with the program, and which of them a plan names.
 
 A plan holds a lock's hash, not its name: the hash is the identity, and the name would be a second one that could
 disagree. So a plan's lock is the shipped one with that hash; if there is none, the plan was frozen with another
-version of the program, and no check of the environment could say anything about it.
+version of the program, and its environment cannot be checked.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.files.resources import ROOT
-from explicit_learning.lock.parse import GATE, lock_sha256
+from explicit_learning.lock.parse import CONTEXT, lock_sha256
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,13 +32,12 @@ def shipped_locks() -> dict[str, Path]:
     return {lock_sha256(path): path for path in (FULL_LOCK, CPU_LOCK)}
 
 
-def find_lock(sha256: str, *, file: str, pointer: str = "/environment_lock_sha256") -> Path:
+def find_lock(sha256: str, *, file: str) -> Path:
     """Return the shipped lock that a hash names.
 
     Args:
         sha256: The hash, 64 lower-case hex digits.
-        file: The plan it stands in, for the fault.
-        pointer: Its place there, for the fault.
+        file: The plan that holds it, for the fault.
 
     Raises:
         Refusal: If no shipped lock has that hash.
@@ -47,15 +45,11 @@ def find_lock(sha256: str, *, file: str, pointer: str = "/environment_lock_sha25
     shipped = shipped_locks()
     if sha256 in shipped:
         return shipped[sha256]
-    raise Refusal(
-        Fault(
-            gate=GATE,
-            file=file,
-            pointer=pointer,
-            found=sha256,
-            expected="the hash of a lock here: "
-            + ", ".join(f"{digest} ({path.name})" for digest, path in shipped.items()),
-            fix="run the plan with the image or checkout it was frozen with, or freeze its draft again with this one",
-            exit_code=ExitCode.ENVIRONMENT,
-        )
+    known = ", ".join(f"{digest} ({path.name})" for digest, path in shipped.items())
+    raise CONTEXT.refusal(
+        file=file,
+        pointer="/environment_lock_sha256",
+        found=sha256,
+        expected=f"the hash of a lock here: {known}",
+        fix="run the plan with the image or checkout it was frozen with, or freeze its draft again with this one",
     )

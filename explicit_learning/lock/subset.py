@@ -9,11 +9,12 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING
 
-from explicit_learning.errors import ExitCode, Fault
-from explicit_learning.lock.parse import GATE, REFRESH, Lock, expected_packages
+from explicit_learning.lock.parse import CONTEXT, Lock, expected_packages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from explicit_learning.errors import Fault
 
 __all__ = ["environments", "subset_faults"]
 
@@ -48,38 +49,30 @@ def subset_faults(full: Lock, part: Lock) -> list[Fault]:
 
 
 def _head_faults(full: Lock, part: Lock) -> Iterator[Fault]:
+    at = CONTEXT.at(part.path)
     if part.head.subset_of_sha256 != full.sha256:
-        yield _fault(part, "/subset_of/sha256", str(part.head.subset_of_sha256), f"{full.sha256} ({full.path.name})")
+        found, expected = str(part.head.subset_of_sha256), f"{full.sha256} ({full.path.name})"
+        yield at.fault(pointer="/subset_of/sha256", found=found, expected=expected)
     for field in ("platform", "python", "cuda", "driver_minimum"):
-        found, expected = part.head_fields[field], full.head_fields[field]
-        if found != expected:
-            yield _fault(part, f"/{field}", str(found), f"{expected}, as in {full.path.name}")
+        found, right = part.head_fields[field], full.head_fields[field]
+        if found != right:
+            yield at.fault(pointer=f"/{field}", found=str(found), expected=f"{right}, as in {full.path.name}")
 
 
 def _package_faults(full: Lock, part: Lock) -> Iterator[Fault]:
+    at = CONTEXT.at(part.path)
     hashes = {(package.name, package.version): package.hashes for package in full.packages}
     for package in part.packages:
         if package.name in full.head.compiled_from_source:
-            yield _fault(part, package.name, "a package without wheels", f"it in {full.path.name} only")
+            expected = f"this package in {full.path.name} only"
+            yield at.fault(pointer=package.name, found="a package without wheels", expected=expected)
         if hashes.get((package.name, package.version), package.hashes) != package.hashes:
             found, expected = "other acceptable files (hashes)", f"those of {full.path.name}"
-            yield _fault(part, package.name, found, expected)
+            yield at.fault(pointer=package.name, found=found, expected=expected)
     for environment in environments(full.head.python):
         whole = expected_packages(full, environment)
         where = f"CPython {environment['python_version']}, {environment['platform_machine']}"
         for name, version in expected_packages(part, environment).items():
             if whole.get(name) != version:
                 expected = f"{whole.get(name, 'nothing')}, as in {full.path.name} ({where})"
-                yield _fault(part, name, version, expected)
-
-
-def _fault(part: Lock, pointer: str, found: str, expected: str) -> Fault:
-    return Fault(
-        gate=GATE,
-        file=str(part.path),
-        pointer=pointer,
-        found=found,
-        expected=expected,
-        fix=REFRESH,
-        exit_code=ExitCode.ENVIRONMENT,
-    )
+                yield at.fault(pointer=name, found=version, expected=expected)

@@ -1,147 +1,105 @@
-"""What a model folder and an adapter folder must consist of, and their identities.
+"""What a model folder and an adapter folder must hold, and their identities.
 
-A hash alone would say that *something* in 5 GB differs. The structure is looked at first, so that a missing shard or a
+A hash alone would show that *something* in 5 GB differs. The structure is checked first, so that a missing shard or a
 truncated file is named.
 """
 
 from __future__ import annotations
 
-import json
-import struct
 from typing import TYPE_CHECKING
 
-from explicit_learning.errors import ExitCode, Fault
+from explicit_learning.errors import Context, Refusal, found_text
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.hashing import hash_files
+from explicit_learning.files.os_errors import read_fault
+from explicit_learning.files.strict_json import load_json
 from explicit_learning.model_files.headers import safetensors_header
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["ADAPTER_FILES", "adapter_sha256", "adapter_structure", "model_structure", "terminal_token_ids"]
+    from explicit_learning.errors import Fault
+
+__all__ = ["ADAPTER_FILES", "adapter_sha256", "adapter_structure", "model_structure"]
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 MODEL_FILES = ("config.json", "tokenizer.json")
 # The image processor's settings lie in one of these: transformers 5 writes the first.
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
-HEADER_LENGTH_BYTES = 8
+MODEL = Context(gate="model", fix="fetch or copy the model again, completely")
+ADAPTER = Context(gate="adapter", fix="name the final-adapter folder of a completed SFT run")
 
 
-def model_structure(folder: Path, *, pointer: str = "/model/path") -> list[Fault]:
+def model_structure(folder: Path) -> list[Fault]:
     """Return what is structurally wrong with a model folder: missing files, missing or truncated shards."""
-
-    def fault(file: Path, found: str, expected: str, code: ExitCode = ExitCode.CONTRACT) -> Fault:
-        fix = "fetch or copy the model again, completely"
-        return Fault(
-            gate="model", file=str(file), pointer=pointer, found=found, expected=expected, fix=fix, exit_code=code
-        )
-
     if not folder.is_dir():
-        found = "a file" if folder.exists() else "no such folder"
-        return [fault(folder, found, "a folder with a model in transformers' form")]
-    faults = [
-        fault(folder / name, "no such file", "part of every model folder")
-        for name in MODEL_FILES
-        if not (folder / name).is_file()
-    ]
+        return [_not_a_folder(folder, MODEL, "/model/path", "a folder with a model in transformers' form")]
+    missing = [name for name in MODEL_FILES if not (folder / name).is_file()]
+    faults = [_missing(folder / name, MODEL, "a file that every model folder has") for name in missing]
     if not any((folder / name).is_file() for name in PROCESSOR_FILES):
-        expected = f"part of every model folder (or {PROCESSOR_FILES[1]})"
-        faults.append(fault(folder / PROCESSOR_FILES[0], "no such file", expected))
-    index = folder / "model.safetensors.index.json"
+        expected = f"a file that every model folder has (or {PROCESSOR_FILES[1]})"
+        faults.append(_missing(folder / PROCESSOR_FILES[0], MODEL, expected))
     try:
-        if index.is_file():
-            named = set(json.loads(index.read_text())["weight_map"].values())
-        else:
-            named = {path.name for path in folder.glob("*.safetensors")} or {"model.safetensors"}
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        return [*faults, fault(index, f"unreadable: {error}", "an index of weight shards")]
-    for name in sorted(named):
-        shard = folder / name
-        if not shard.is_file():
-            expected = f"a shard named in {index.name}" if index.is_file() else "the model's weights"
-            faults.append(fault(shard, "no such file", expected))
-        elif problem := _safetensors_problem(shard):
-            faults.append(fault(shard, problem, "a whole safetensors file"))
+        shards = _shards(folder)
+    except Refusal as refusal:
+        return [*faults, *refusal.faults]
+    for name in sorted(shards):
+        faults += _weight_faults(folder / name, MODEL, "the model's weights")
     return faults
 
 
-def adapter_structure(folder: Path, *, pointer: str = "/initial_adapter/path") -> list[Fault]:
+def _shards(folder: Path) -> set[str]:
+    """Return the names of the files that hold a model's weights: those that its index lists, or all without one."""
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return {path.name for path in folder.glob("*.safetensors")} or {"model.safetensors"}
+    value = load_json(index, gate=MODEL.gate, fix=MODEL.fix)
+    names = value.get("weight_map") if isinstance(value, dict) else None
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        expected = "the file name of each tensor"
+        raise MODEL.refusal(file=index, pointer="/weight_map", found=found_text(names), expected=expected)
+    return set(names.values())
+
+
+def adapter_structure(folder: Path) -> list[Fault]:
     """Return what is structurally wrong with an adapter folder."""
-    fix = "name the final-adapter folder of a completed SFT run"
     if not folder.is_dir():
-        found = "a file" if folder.exists() else "no such folder"
-        expected = f"a folder with {' and '.join(ADAPTER_FILES)}"
-        return [Fault(gate="adapter", file=str(folder), pointer=pointer, found=found, expected=expected, fix=fix)]
-    return [
-        Fault(gate="adapter", file=str(folder / name), pointer=pointer, found=problem, expected="a whole file", fix=fix)
-        for name in ADAPTER_FILES
-        if (problem := _problem(folder / name))
-    ]
+        return [_not_a_folder(folder, ADAPTER, "/initial_adapter/path", f"a folder with {' and '.join(ADAPTER_FILES)}")]
+    config, weights = (folder / name for name in ADAPTER_FILES)
+    faults = _weight_faults(weights, ADAPTER, "the adapter's weights")
+    try:
+        load_json(config, gate=ADAPTER.gate, fix=ADAPTER.fix)
+    except Refusal as refusal:
+        faults += refusal.faults
+    return faults
 
 
-def _problem(path: Path) -> str | None:
+def _not_a_folder(folder: Path, context: Context, pointer: str, expected: str) -> Fault:
+    found = "a file" if folder.exists() else "no such folder"
+    return context.fault(file=folder, pointer=pointer, found=found, expected=expected)
+
+
+def _missing(file: Path, context: Context, expected: str) -> Fault:
+    return context.fault(file=file, found="no such file", expected=expected)
+
+
+def _weight_faults(path: Path, context: Context, expected: str) -> list[Fault]:
     if not path.is_file():
-        return "no such file"
-    if path.suffix == ".safetensors":
-        return _safetensors_problem(path)
+        return [_missing(path, context, expected)]
     try:
-        json.loads(path.read_text())
-    except (ValueError, OSError) as error:
-        return f"unreadable: {error}"
-    return None
-
-
-def _safetensors_problem(path: Path) -> str | None:
-    """Return how a safetensors file is broken: its size must be exactly what its header says."""
-    try:
-        size = path.stat().st_size
-        header = safetensors_header(path)
-        with path.open("rb") as stream:
-            (length,) = struct.unpack("<Q", stream.read(HEADER_LENGTH_BYTES))
-        end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
+        safetensors_header(path, context)
+    except Refusal as refusal:
+        return list(refusal.faults)
     except OSError as error:
-        return f"cannot be read: {error.strerror or error}"
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        return f"no safetensors file: {error}"
-    whole = HEADER_LENGTH_BYTES + length + end
-    return None if size == whole else f"{size:,} bytes where the header describes {whole:,}"
+        return [read_fault(error, path, gate=context.gate)]
+    return []
 
 
 def adapter_sha256(folder: Path) -> str:
-    """Return an adapter's identity: the canonical hash of its two files' hashes (a model card beside them is no part).
+    """Return an adapter's identity: the canonical hash of its two files' hashes (not of a model card).
 
     Raises:
         OSError: If a file cannot be read.
     """
     hashes = hash_files([folder / name for name in ADAPTER_FILES])
     return sha256_json({path.name: digest for path, digest in hashes.items()})
-
-
-def terminal_token_ids(folder: Path) -> tuple[int, ...]:
-    """Return a model's whole set of end-of-sequence tokens, sorted: generation config, config and tokenizer together.
-
-    Raises:
-        ValueError: If none of them names one.
-        OSError: If the model's configuration cannot be read.
-    """
-    found = set(_eos_of_configs(folder))
-    tokenizer_config = json.loads((folder / "tokenizer_config.json").read_text())
-    eos = tokenizer_config.get("eos_token")
-    text = eos.get("content") if isinstance(eos, dict) else eos
-    if text:
-        tokenizer = json.loads((folder / "tokenizer.json").read_text())
-        found |= {token["id"] for token in tokenizer.get("added_tokens", ()) if token["content"] == text}
-        found |= {tokenizer["model"]["vocab"][text]} if text in tokenizer["model"].get("vocab", {}) else set()
-    if not found:
-        raise ValueError("no end-of-sequence token")
-    return tuple(sorted(found))
-
-
-def _eos_of_configs(folder: Path) -> Iterator[int]:
-    for name in ("generation_config.json", "config.json"):
-        if (folder / name).is_file():
-            config = json.loads((folder / name).read_text())
-            for holder in (config, config.get("text_config") or {}):
-                ids = holder.get("eos_token_id")
-                yield from ids if isinstance(ids, list) else [ids] if ids is not None else []

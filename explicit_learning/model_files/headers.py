@@ -1,50 +1,148 @@
-"""How large an adapter can get, from the model's headers alone.
+"""What the headers of a model's safetensors files show, without torch or numpy.
 
-The disk gate needs the number of trainable parameters before torch is there. A LoRA pair on a linear layer of shape
-(out, in) has rank x (in + out) parameters; taking every two-dimensional weight for a linear layer bounds it from above.
+The format (an 8-byte little-endian length, a JSON header, the data) is documented at
+https://github.com/huggingface/safetensors#format. A file is read here only if it is whole: its tensors follow each
+other without a gap and end with the file.
 """
 
 from __future__ import annotations
 
-import json
+import math
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, TypeGuard
+
+from explicit_learning.errors import Context, found_text
+from explicit_learning.files.strict_json import parse_json
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import BinaryIO
 
-__all__ = ["lora_parameter_bound", "processor_bytes", "safetensors_header"]
+__all__ = [
+    "ITEM_BYTES",
+    "MATRIX_DIMENSIONS",
+    "TensorEntry",
+    "lora_parameter_bound",
+    "processor_bytes",
+    "read_header",
+    "safetensors_header",
+]
 
+CONTEXT = Context(
+    gate="model", fix="the file is damaged or is not a safetensors file: fetch it again, or restore it from a copy"
+)
 MATRIX_DIMENSIONS = 2
+LENGTH_BYTES = 8
+HEADER_LIMIT = 100_000_000  # the format's own
+# Bytes of an element, by the dtype's name in safetensors.
+ITEM_BYTES = {
+    "BOOL": 1,
+    "U8": 1,
+    "I8": 1,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "U16": 2,
+    "I16": 2,
+    "F16": 2,
+    "BF16": 2,
+    "U32": 4,
+    "I32": 4,
+    "F32": 4,
+    "U64": 8,
+    "I64": 8,
+    "F64": 8,
+    "C64": 8,
+}
 
 
-def safetensors_header(path: Path) -> dict[str, Any]:
-    """Return a safetensors file's header: ``{tensor name: {dtype, shape, data_offsets}}`` without its metadata.
+class TensorEntry(TypedDict):
+    """A tensor in a header: dtype (safetensors name), shape, and [begin, end) of its bytes, counted from the data."""
+
+    dtype: str
+    shape: list[int]
+    data_offsets: list[int]
+
+
+def safetensors_header(path: Path, context: Context = CONTEXT) -> dict[str, TensorEntry]:
+    """Return the entries of a safetensors file by tensor name, in the order of their data.
+
+    Args:
+        path: The file.
+        context: Gate and fix of the faults.
 
     Raises:
-        OSError: If the file cannot be read.
-        ValueError: If it has no such header.
+        Refusal: If the file is not a whole safetensors file.
+        OSError: If it cannot be read.
     """
     with path.open("rb") as stream:
-        prefix = stream.read(8)
-        if len(prefix) < 8:  # noqa: PLR2004 - the format's length field, in bytes
-            raise ValueError(f"{path.name} has no header")
-        (length,) = struct.unpack("<Q", prefix)
-        if length > path.stat().st_size:
-            raise ValueError(f"{path.name} is truncated within its header")
-        header = json.loads(stream.read(length))
+        return read_header(stream, path, context)[0]
+
+
+def read_header(stream: BinaryIO, path: Path, context: Context) -> tuple[dict[str, TensorEntry], int]:
+    """Return the entries by tensor name, in the order of their data, and the offset at which the data starts.
+
+    Raises:
+        Refusal: If the file is not a whole safetensors file.
+        OSError: If it cannot be read.
+    """
+    at = context.at(path)
+    prefix = stream.read(LENGTH_BYTES)
+    length = struct.unpack("<Q", prefix)[0] if len(prefix) == LENGTH_BYTES else 0
+    if not 0 < length <= HEADER_LIMIT:
+        raise at.refusal(found=f"a header of {length:,} bytes", expected=f"1 to {HEADER_LIMIT:,} bytes")
+    data = stream.read(length)
+    if len(data) < length:
+        raise at.refusal(found=f"{len(data):,} bytes of a header of {length:,}", expected="a whole header")
+    header = parse_json(data.rstrip(b" "), gate=at.gate, file=str(path), fix=at.fix)
     if not isinstance(header, dict):
-        raise TypeError(f"{path.name} has no header")
+        raise at.refusal(found=found_text(header), expected="a header that is a JSON object")
     header.pop("__metadata__", None)
-    return header
+    start = LENGTH_BYTES + length
+    size = path.stat().st_size - start
+    for name, entry in header.items():
+        _check_entry(name, entry, at)
+    entries: dict[str, TensorEntry] = dict(sorted(header.items(), key=lambda item: item[1]["data_offsets"]))
+    end = 0
+    for name, entry in entries.items():
+        begin, stop = entry["data_offsets"]
+        if begin != end or stop > size:
+            expected = "tensors that follow each other without a gap and end with the file"
+            raise at.refusal(pointer=f"/{name}", found=f"bytes {begin:,} to {stop:,} of {size:,}", expected=expected)
+        end = stop
+    if end != size:
+        found, expected = f"{size - end:,} bytes after the last tensor", "a file that ends with its last tensor"
+        raise at.refusal(found=found, expected=expected)
+    return entries, start
+
+
+def _check_entry(name: str, entry: Any, at: Context) -> None:  # noqa: ANN401 - any JSON value
+    fields: dict[str, Any] = entry if isinstance(entry, dict) else {}
+    dtype, shape, offsets = fields.get("dtype"), fields.get("shape"), fields.get("data_offsets")
+    pointer = f"/{name}"
+    if not (_are_counts(offsets) and len(offsets) == 2 and offsets[0] <= offsets[1]):  # noqa: PLR2004 - begin, end
+        raise at.refusal(pointer=pointer, found=found_text(offsets), expected="data_offsets [begin, end]")
+    if not isinstance(dtype, str) or not _are_counts(shape):
+        found = f"{found_text(dtype)} of shape {found_text(shape)}"
+        raise at.refusal(pointer=pointer, found=found, expected="the name of a dtype, and a shape")
+    stored = offsets[1] - offsets[0]
+    if dtype in ITEM_BYTES and stored != (right := math.prod(shape) * ITEM_BYTES[dtype]):
+        expected = f"{right:,} bytes: a {dtype} tensor of shape {shape}"
+        raise at.refusal(pointer=pointer, found=f"{stored:,} bytes", expected=expected)
+
+
+def _are_counts(value: Any) -> TypeGuard[list[int]]:  # noqa: ANN401 - any JSON value
+    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
 
 
 def lora_parameter_bound(folder: Path, rank: int) -> int:
     """Return an upper bound of a LoRA adapter's parameters on a model folder.
 
+    The disk gate needs it before torch is there. A LoRA pair on a linear layer of shape (out, in) has rank x (in + out)
+    parameters; every two-dimensional weight is counted as a linear layer.
+
     Raises:
-        OSError: If a weight file cannot be read.
-        ValueError: If a weight file has no header.
+        Refusal: If a weight file is not a whole safetensors file.
+        OSError: If it cannot be read.
     """
     shapes = [entry["shape"] for path in folder.glob("*.safetensors") for entry in safetensors_header(path).values()]
     return rank * sum(sum(shape) for shape in shapes if len(shape) == MATRIX_DIMENSIONS)

@@ -1,7 +1,7 @@
 """How many rows, completions and tokens a plan's steps have: each such number is computed here and nowhere else.
 
-Budget, schedule, checkpoints, completion rules and disk estimate must agree on them to the last completion, so they ask
-one object. It is made from a typed plan, or from a document that is not yet one (a draft with its defaults filled in).
+Budget, schedule, checkpoints, completion rules and disk estimate must agree on them to the last completion, so all use
+this object. It is made from a typed plan, or from a document that is not yet a plan (a draft with its defaults).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from explicit_learning.plan.typed_plan import Plan
+    from explicit_learning.plan.typed_plan import Generation, Hardware, Objective, Optimisation, Plan
 
 __all__ = ["Geometry"]
 
@@ -41,13 +41,20 @@ class Geometry:
     @classmethod
     def of(cls, plan: Plan) -> Geometry:
         """Return a plan's geometry."""
+        return cls.of_groups(plan.optimisation, plan.hardware, plan.generation, plan.objective)
+
+    @classmethod
+    def of_groups(
+        cls, optimisation: Optimisation, hardware: Hardware, generation: Generation, objective: Objective | None
+    ) -> Geometry:
+        """Return the geometry that these groups of a plan describe."""
         return cls(
-            batch=plan.optimisation.per_device_batch_size,
-            accumulation=plan.optimisation.gradient_accumulation_steps,
-            ranks=plan.hardware.world_size,
-            generations=plan.generation.num_generations,
-            iterations=plan.objective.num_iterations if plan.objective else 1,
-            completion_tokens=plan.generation.max_completion_tokens,
+            batch=optimisation.per_device_batch_size,
+            accumulation=optimisation.gradient_accumulation_steps,
+            ranks=hardware.world_size,
+            generations=generation.num_generations,
+            iterations=objective.num_iterations if objective else 1,
+            completion_tokens=generation.max_completion_tokens,
         )
 
     @classmethod
@@ -89,7 +96,7 @@ class Geometry:
         return self.rows_per_rank * self.completion_tokens
 
     def cycles(self, steps: int) -> int:
-        """Return how many generation cycles have begun after a number of optimizer steps."""
+        """Return how many generation cycles have started after a number of optimizer steps."""
         return -(-steps // self.iterations)
 
     def rank_completions(self, steps: int) -> int:

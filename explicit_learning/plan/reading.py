@@ -1,16 +1,17 @@
 """From a plan file to a typed plan, or to everything that is wrong with it.
 
-The frozen hash is compared last and only in a plan that is otherwise in order: in a plan with ten mistakes, an
-eleventh fault saying that somebody edited it would say nothing new.
+The frozen hash is compared last, and only in a plan that is otherwise in order: beside ten mistakes, an eleventh fault
+that says the plan was edited would add nothing.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
+from explicit_learning.arms import ARMS
+from explicit_learning.errors import Context, ExitCode, Fault, Refusal, found_text
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.schema import validate
 from explicit_learning.files.strict_json import load_json
@@ -21,14 +22,18 @@ from explicit_learning.plan.typed_plan import Plan
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["PlanDocument", "frozen_config_sha256", "load_plan", "read_plan"]
+    from explicit_learning.arms import Arm
+
+__all__ = ["FROZEN", "PlanDocument", "frozen_config_sha256", "load_plan", "read_plan"]
 
 FROZEN = "frozen_config_sha256"
+CONTEXT = Context(gate="plan")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanDocument:
-    """A plan file as read: the raw document, what is wrong with it, and the typed plan when nothing is."""
+    """A plan file as read: the raw document, what is wrong with it, and the typed plan if nothing is."""
 
     path: Path
     raw: dict[str, Any]
@@ -36,12 +41,22 @@ class PlanDocument:
     warnings: tuple[str, ...]
     plan: Plan | None
 
-    def group_is_sound(self, name: str) -> bool:
-        """Whether no fault concerns a top-level field, so that gates may look at what it names."""
-        return not any(
+    def is_sound(self, name: str) -> bool:
+        """Whether a top-level field is there and no fault concerns it, so that gates may use it."""
+        return name in self.raw and not any(
             fault.pointer is not None and (fault.pointer == "" or fault.pointer.split("/")[1] == name)
             for fault in self.faults
         )
+
+    def group(self, name: str, kind: type[T]) -> T | None:
+        """Return a top-level group typed; ``None`` if it is null or not sound."""
+        value = self.raw[name] if self.is_sound(name) else None
+        return None if value is None else from_json(kind, value)
+
+    @property
+    def arm(self) -> Arm | None:
+        """The plan's arm; ``None`` if it is not sound."""
+        return ARMS[self.raw["arm"]] if self.is_sound("arm") else None
 
 
 def frozen_config_sha256(document: dict[str, Any]) -> str:
@@ -53,35 +68,28 @@ def read_plan(path: Path) -> PlanDocument:
     """Read a plan file and judge it by itself: schema, rules between fields, frozen hash.
 
     Raises:
-        Refusal: If the file cannot be read or is no strict JSON object: there is nothing to judge then.
+        Refusal: If the file cannot be read, or is not a strict JSON object: nothing can be checked then.
     """
+    context = CONTEXT.at(path)
     if not os.path.exists(path):  # noqa: PTH110 - unlike Path's, it takes too long a name for a missing file
         fix = "check the path; inside a container, mount the folder that holds the plan (-v $PWD:/work)"
-        found, expected = "no such file", "a frozen plan"
-        raise Refusal(
-            Fault(gate="plan", file=str(path), found=found, expected=expected, fix=fix, exit_code=ExitCode.USAGE)
-        )
-    raw = load_json(path, gate="plan")
+        raise context.refusal(found="no such file", expected="a frozen plan", fix=fix, exit_code=ExitCode.USAGE)
+    raw = load_json(path, gate=context.gate)
     if not isinstance(raw, dict):
         fix = "write a plan with `el freeze DRAFT -o PLAN`"
-        raise Refusal(Fault(gate="plan", file=str(path), found=found_text(raw), expected="a JSON object", fix=fix))
+        raise context.refusal(found=found_text(raw), expected="a JSON object", fix=fix)
     if FROZEN not in raw and "data" in raw and _looks_like_a_draft(raw):
         fix = f"freeze it first: el freeze {path} -o plan.json, then el plan.json"
-        raise Refusal(
-            Fault(gate="plan", file=str(path), pointer="", found="a draft", expected="a frozen plan", fix=fix)
-        )
-    faults = validate(raw, "plan", gate="plan", file=str(path))
-    faults += broken_rules(raw, faults, gate="plan", file=str(path))
+        raise context.refusal(pointer="", found="a draft", expected="a frozen plan", fix=fix)
+    faults = validate(raw, "plan", gate=context.gate, file=str(path))
+    faults += broken_rules(raw, faults, gate=context.gate, file=str(path))
     if not faults and (found := frozen_config_sha256(raw)) != raw[FROZEN]:
-        fix = "a frozen plan is never edited: change the draft and freeze it again"
         faults.append(
-            Fault(
-                gate="plan",
-                file=str(path),
+            context.fault(
                 pointer=f"/{FROZEN}",
                 found=raw[FROZEN],
-                expected=f"{found}, the hash of the other fields as they stand",
-                fix=fix,
+                expected=f"{found}, the hash of all other fields",
+                fix="do not edit a frozen plan: change the draft and freeze it again",
             )
         )
     plan = None if faults else from_json(Plan, raw)

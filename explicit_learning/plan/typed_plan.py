@@ -1,8 +1,8 @@
 """The plan as typed, frozen values.
 
-`schemas/plan.schema.json` is the contract and describes every field with its unit; these classes mirror it by name
-(a test compares them), so that code reads ``plan.optimisation.max_steps`` and a type checker knows what that is.
-A ``Plan`` exists only for a document that passed the schema and the cross-field rules.
+`schemas/plan.schema.json` is the contract and describes every field with its unit. These classes mirror it by name (a
+test compares them), so that code reads ``plan.optimisation.max_steps`` and a type checker knows its type. A ``Plan``
+is made only from a document that passed the schema and the rules between fields.
 """
 
 from __future__ import annotations
@@ -218,6 +218,10 @@ class Hardware:
     compute_capability: str | None
     gpu_memory_gib: float | None
     driver_minimum: str | None
+
+    def ranks_per_node(self, nodes: int) -> int:
+        """Return how many ranks each of several nodes has (the most, where they do not divide evenly)."""
+        return -(-self.world_size // nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""What a person looks at afterwards: tables and pages."""
+"""Tables and pages about finished runs, for people."""

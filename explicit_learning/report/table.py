@@ -1,16 +1,17 @@
-"""Evaluations side by side, as plain text: one row a model, one column a question that the experiment asks."""
+"""Evaluations side by side as plain text: a row for each model, a column for each rate."""
 
 from __future__ import annotations
 
 import io
 from typing import TYPE_CHECKING, Any
 
+from explicit_learning.evaluation.summary import RATES
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["evaluation_table"]
 
-RATE = {"FULL": "accuracy", "CONTROL": "accuracy", "MISSING": "abstention", "SUBSTITUTE": "flips"}
 TITLE = {"FULL": "FULL\nright", "CONTROL": "CONTROL\nright", "SUBSTITUTE": "SUBSTITUTE\nflips"}
 WIDTH = 140
 
@@ -22,7 +23,7 @@ def evaluation_table(
 
     Args:
         evaluations: Name and evaluation (as `explicit_learning.evaluation` writes it) of each row.
-        more: Further columns: a title and one text a row.
+        more: Further columns: a title, and one text for each row.
     """
     from rich.console import Console
     from rich.table import Table
@@ -56,4 +57,4 @@ def evaluation_table(
 
 
 def _rate(counts: dict[str, Any] | None, relation: str) -> str:
-    return "–" if counts is None else f"{100 * counts[RATE[relation]]:.0f} %"
+    return "–" if counts is None else f"{100 * counts[RATES[relation]]:.0f} %"

@@ -1,47 +1,66 @@
 """The event log: what happened to a run, and when.
 
-Times and hosts belong here and nowhere else, so that everything else a run leaves can be compared byte for byte. Lines
-are appended by the launcher and by ranks alike, each in one write to a file opened for appending, which the system
-does not interleave on a local disk. A kill can leave half a line; the next writer ends it, and readers skip and count
-it.
+Times and hosts belong here and nowhere else, so that everything else in a run directory can be compared byte for byte.
+Lines are appended by the launcher and by ranks alike, each in one write to a file opened for appending, which the
+system does not interleave on a local disk. A kill can leave half a line; the next writer ends it, and readers skip and
+count it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
+from explicit_learning.errors import Refusal
 from explicit_learning.files.atomic import fsync_folder
 from explicit_learning.files.canonical import canonical_bytes
+from explicit_learning.files.typed_json import checked_json, document, parsed
+from explicit_learning.rundir import layout
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["EVENTS_NAME", "EventKind", "append_event", "read_events"]
+__all__ = ["Event", "EventKind", "append_event", "read_events"]
 
-EVENTS_NAME = "events.jsonl"
-EventKind = Literal[
-    "gates", "launch", "nodes", "resume", "checkpoint", "set-aside", "signal", "warning", "finalise", "exit"
-]
+GATE = "events"
+EventKind = Literal["gates", "launch", "nodes", "resume", "checkpoint", "set-aside", "finalise", "exit"]
+
+
+@document("event")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One line of the log.
+
+    Attributes:
+        time: When it was written: UTC, ISO 8601 with microseconds.
+        kind: What happened.
+        data: The details, as JSON values.
+    """
+
+    time: str
+    kind: EventKind
+    data: dict[str, Any]
 
 
 def append_event(run: Path, kind: EventKind, data: dict[str, Any], *, at: datetime | None = None) -> None:
-    """Append one event to a run's ``events.jsonl``, flushed to the disk.
+    """Append one event to a run's log, flushed to the disk.
 
     Args:
         run: The run directory.
         kind: What happened.
-        data: What there is to say about it: JSON values, no NaN.
+        data: The details: JSON values, without NaN.
         at: When; now by default.
 
     Raises:
+        Refusal: If the event breaks its schema (exit code 70).
         OSError: If the file cannot be written.
     """
+    path = run / layout.EVENTS
     time = (at or datetime.now(UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    line = canonical_bytes({"time": time, "kind": kind, "data": data}) + b"\n"
-    path = run / EVENTS_NAME
+    line = canonical_bytes(checked_json(Event(time=time, kind=kind, data=data), gate=GATE, file=str(path))) + b"\n"
     is_new = not path.exists()
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -58,26 +77,20 @@ def append_event(run: Path, kind: EventKind, data: dict[str, Any], *, at: dateti
         fsync_folder(run)
 
 
-def read_events(run: Path) -> tuple[list[dict[str, Any]], int]:
-    """Return a run's events in order, and the number of torn lines between them.
+def read_events(run: Path) -> tuple[list[Event], int]:
+    """Return a run's events in order, and the number of lines between them that are torn or break the schema.
 
     Raises:
         OSError: If there is a file that cannot be read; no file means no events.
     """
-    path = run / EVENTS_NAME
+    path = run / layout.EVENTS
     if not path.exists():
         return [], 0
-    events, torn = [], 0
-    for line in path.read_bytes().split(b"\n"):
-        if not line:
-            continue
+    events: list[Event] = []
+    skipped = 0
+    for line in filter(None, path.read_bytes().split(b"\n")):
         try:
-            event = json.loads(line)
-        except ValueError:
-            torn += 1
-            continue
-        if isinstance(event, dict) and event.keys() >= {"time", "kind", "data"}:
-            events.append(event)
-        else:
-            torn += 1
-    return events, torn
+            events.append(parsed(json.loads(line), Event, gate=GATE, file=str(path)))
+        except (ValueError, Refusal):
+            skipped += 1
+    return events, skipped

@@ -8,17 +8,17 @@ holds absolute paths.
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from explicit_learning.errors import ExitCode, Fault, Refusal
+from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.files.atomic import write_bytes
 from explicit_learning.files.canonical import canonical_bytes, sha256_json
-from explicit_learning.files.typed_json import from_json
-from explicit_learning.plan.typed_plan import Plan, ResolvedPaths  # noqa: TC001 - read at run time
+from explicit_learning.files.strict_json import load_json
+from explicit_learning.files.typed_json import checked_json, document, parsed
+from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,16 +26,22 @@ if TYPE_CHECKING:
 __all__ = [
     "MANIFEST_SHA256_VARIABLE",
     "MANIFEST_VARIABLE",
+    "FollowerManifest",
     "LaunchManifest",
-    "read_launch_document",
+    "read_follower_manifest",
     "read_launch_manifest",
     "write_launch_manifest",
 ]
 
 MANIFEST_VARIABLE = "EXPLICIT_LAUNCH_MANIFEST"
 MANIFEST_SHA256_VARIABLE = "EXPLICIT_LAUNCH_MANIFEST_SHA256"
+GATE = "launch"
+CONTEXT = Context(gate=GATE, fix="start training with `el run PLAN`, which checks the plan and starts the ranks")
+
+Manifest = TypeVar("Manifest", "LaunchManifest", "FollowerManifest")
 
 
+@document("launch-manifest")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchManifest:
     """Everything a rank needs to know.
@@ -70,47 +76,68 @@ class LaunchManifest:
         return Path(self.run_folder)
 
 
-def write_launch_manifest(path: Path, document: dict[str, Any]) -> dict[str, str]:
-    """Write the document and return the environment variables that lead ranks to it.
+@document("follower-manifest")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowerManifest:
+    """What a node that follows node 0 knows before it joins; the rest comes from node 0.
+
+    Attributes:
+        plan: The plan as frozen.
+        run_folder: The run directory as this node sees it, absolute.
+        paths: Absolute paths of the plan's inputs on this node.
+        running_commit: Git commit of the code that runs on this node.
+        hardware: This node's hardware as its gates found it.
+        image: The identity of this node's image as its gates found it.
+    """
+
+    plan: Plan
+    run_folder: str
+    paths: ResolvedPaths
+    running_commit: str
+    hardware: dict[str, Any]
+    image: dict[str, Any]
+
+
+def write_launch_manifest(path: Path, manifest: LaunchManifest | FollowerManifest) -> dict[str, str]:
+    """Write a manifest for its owner only, and return the environment variables that lead processes to it.
 
     Raises:
+        Refusal: If it breaks its schema (exit code 70).
         OSError: If the file cannot be written.
     """
-    write_bytes(path, canonical_bytes(document), mode=0o600)
-    return {MANIFEST_VARIABLE: str(path), MANIFEST_SHA256_VARIABLE: sha256_json(document)}
+    plain = checked_json(manifest, gate=GATE, file=str(path))
+    write_bytes(path, canonical_bytes(plain), mode=0o600)
+    return {MANIFEST_VARIABLE: str(path), MANIFEST_SHA256_VARIABLE: sha256_json(plain)}
 
 
 def read_launch_manifest(environment: Mapping[str, str] = os.environ) -> LaunchManifest:
     """Return the verified launch manifest named by the environment.
 
     Raises:
-        Refusal: If there is none, or its hash is another: training outside `el run` is refused.
+        Refusal: If there is none, its hash is another, or it breaks its schema: training outside `el run` is refused.
     """
-    return from_json(LaunchManifest, read_launch_document(environment))
+    return _read(environment, LaunchManifest)
 
 
-def read_launch_document(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return the verified launch manifest as the JSON object that it is.
-
-    On a node that follows another it holds only what that node knows: see `explicit_learning.launch.multi_node.leader`.
+def read_follower_manifest(environment: Mapping[str, str] = os.environ) -> FollowerManifest:
+    """Return the verified manifest of a node that follows another.
 
     Raises:
-        Refusal: If there is none, or its hash is another: training outside `el run` is refused.
+        Refusal: If there is none, its hash is another, or it breaks its schema.
     """
+    return _read(environment, FollowerManifest)
+
+
+def _read(environment: Mapping[str, str], kind: type[Manifest]) -> Manifest:
     name, expected = environment.get(MANIFEST_VARIABLE), environment.get(MANIFEST_SHA256_VARIABLE)
-    fix = "start training with `el run PLAN`, which checks the plan and launches the ranks"
     if not name or not expected:
         found = f"{MANIFEST_VARIABLE} or {MANIFEST_SHA256_VARIABLE} is not set"
-        raise Refusal(
-            Fault(gate="launch", found=found, expected="a verified launch manifest", fix=fix, exit_code=ExitCode.USAGE)
-        )
+        raise CONTEXT.refusal(found=found, expected="a verified launch manifest", exit_code=ExitCode.USAGE)
     try:
-        document = json.loads(Path(name).read_bytes())
-    except (OSError, ValueError) as error:
-        raise Refusal(
-            Fault(gate="launch", file=name, found=str(error), expected="a launch manifest", fix=fix)
-        ) from None
-    if (found := sha256_json(document)) != expected:
-        raise Refusal(Fault(gate="launch", file=name, found=f"hash {found}", expected=f"hash {expected}", fix=fix))
-    result: dict[str, Any] = document
-    return result
+        plain = load_json(Path(name), gate=GATE)
+    except Refusal as refusal:
+        found, expected = refusal.faults[0].found, "a launch manifest"
+        raise CONTEXT.refusal(file=name, found=found, expected=expected) from None
+    if (found := sha256_json(plain)) != expected:
+        raise CONTEXT.refusal(file=name, found=f"hash {found}", expected=f"hash {expected}")
+    return parsed(plain, kind, gate=GATE, file=name)

@@ -1,4 +1,4 @@
-"""How a rank says how it ended.
+"""How a rank ended, in a file that the launcher reads.
 
 A rank that exits non-zero makes torch's elastic agent end the others, in the middle of a checkpoint if need be. A rank
 that trained, stopped or ran out of budget therefore *returns normally*, and leaves a small file with its outcome; the
@@ -8,18 +8,19 @@ that wait for it in a collective would wait until that times out.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
-from explicit_learning.errors import ExitCode
-from explicit_learning.files.atomic import write_json
+from explicit_learning.errors import ExitCode, Fault
+from explicit_learning.files.typed_json import document, read_document, write_document
+from explicit_learning.rundir.rank_report import RankReport
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["EXIT_CODES", "RankOutcome", "Status", "outcome_path", "read_outcome", "write_outcome"]
 
+GATE = "launch"
 Status = Literal["completed", "stopped", "budget_exhausted", "failed"]
 
 EXIT_CODES: dict[Status, ExitCode] = {
@@ -30,26 +31,32 @@ EXIT_CODES: dict[Status, ExitCode] = {
 }
 
 
+@document("rank-outcome")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankOutcome:
     """How one rank ended.
 
     Attributes:
         status: ``completed`` trained all planned steps and saved; ``stopped`` is at a durable checkpoint.
-        optimizer_step: Optimizer steps done in the run so far; ``None`` where a rank failed before it could say.
+        optimizer_step: Optimizer steps done in the run so far; ``None`` where a rank failed before it could count.
         checkpoint: Name of the newest complete checkpoint, if any.
-        facts: What only a rank can know and the completion marker records (JSON object; rank 0's is the run's where
-            ranks agree).
         message: For people, when something went wrong.
-        exit_code: The code when the status's own does not fit (a refusal on a rank, say).
+        faults: The same for programs, where the rank itself can explain it: what was found, and what to do.
+        exit_code: The code where the status's own does not fit (a refusal on a rank, for example).
+        peak_memory_bytes: Highest memory of this rank in this launch; ``None`` where it was not measured.
+        device_seconds: Time from this launch's first step to its last; ``None`` where it was not measured.
+        report: What a rank that completed the run measured; ``None`` in any other case.
     """
 
     status: Status
     optimizer_step: int | None
     checkpoint: str | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
     message: str | None = None
     exit_code: int | None = None
+    peak_memory_bytes: int | None = None
+    device_seconds: float | None = None
+    report: RankReport | None = None
+    faults: tuple[Fault, ...] = ()
 
     @property
     def code(self) -> ExitCode:
@@ -66,16 +73,18 @@ def write_outcome(folder: Path, rank: int, outcome: RankOutcome) -> None:
     """Leave a rank's outcome for the launcher, whole or not at all.
 
     Raises:
+        Refusal: If it breaks its schema (exit code 70): a measurement is missing or impossible.
         OSError: If it cannot be written.
-        ValueError: If the facts are no JSON (NaN and infinity are not).
+        ValueError: If a number is NaN or infinite, which JSON cannot hold.
     """
-    write_json(outcome_path(folder, rank), asdict(outcome))
+    write_document(outcome_path(folder, rank), outcome, gate=GATE)
 
 
 def read_outcome(folder: Path, rank: int) -> RankOutcome | None:
-    """Return what a rank left, or ``None`` if it ended without a word."""
-    try:
-        document = json.loads(outcome_path(folder, rank).read_bytes())
-    except FileNotFoundError:
-        return None
-    return RankOutcome(**document)
+    """Return what a rank left, or ``None`` if it left nothing.
+
+    Raises:
+        Refusal: If the file cannot be read or breaks its schema.
+    """
+    path = outcome_path(folder, rank)
+    return read_document(path, RankOutcome, gate=GATE) if path.exists() else None

@@ -1,22 +1,16 @@
-"""What a rank must be able to say about a run that it finished.
+"""What a rank reports about a run that it finished.
 
-The launcher writes the completion marker, but it never saw a tensor. Everything it cannot read from files (ledgers,
-traces, checkpoints and the adapter are read, and believed over anything that is told) comes through this one class, so
-that a missing measurement is a refusal and not a silent null in a record that people will trust.
+The launcher writes the completion marker, but it never saw a tensor. Whatever it cannot read from files comes through
+this one class, so that a missing measurement is a refusal and not a silent null in a record that people will trust.
+Ledgers, traces, checkpoints and the adapter are read from their files instead: a file is better evidence than a report.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from explicit_learning.errors import ExitCode, Refusal
-from explicit_learning.files.schema import validate
-
-__all__ = ["LossTerm", "TrainingFacts"]
-
-GATE = "completion"
-DEFECT = "the trainer must fill explicit_learning.rundir.rank_report.TrainingFacts: report this as a defect"
+__all__ = ["LossTerm", "RankReport"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +29,11 @@ class LossTerm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingFacts:
-    """One rank's facts about a run that reached its last step; ``to_json`` goes into ``RankOutcome.facts``.
+class RankReport:
+    """One rank's measurements of a run that reached its last step; a part of its `RankOutcome`.
 
     Counts are over all ranks (all-reduced) and over the whole run, launches before a resume included, unless said
-    otherwise: after a resume ``ledger.frontier()`` and the trainer's own ``log_history`` still know both.
+    otherwise: after a resume ``ledger.frontier()`` and the trainer's own ``log_history`` still hold both.
 
     Attributes:
         rank: This rank.
@@ -52,11 +46,11 @@ class TrainingFacts:
         prompts_truncated: Prompts that lost a token to a length limit (must be 0).
         trainable_parameters: Number of trainable parameters.
         trainable_parameter_names_sha256: ``sha256_json(sorted(names))``.
-        initial_adapter_tensors_sha256: `tensors` digest of the adapter before the run's first step (kept over resumes),
-            under the names and dtypes in which the adapter is saved.
+        initial_adapter_tensors_sha256: Tensor digest (`explicit_learning.model_files.tensors`) of the adapter before
+            the run's first step (kept over resumes), under the names and dtypes in which the adapter is saved.
         final_adapter_tensors_sha256: The same after the last step, from the live tensors: the launcher compares it
             with the file ``final-adapter/adapter_model.safetensors``.
-        base_weights_before_sha256: `tensors` digest of the base model's weights before this launch's first step.
+        base_weights_before_sha256: Tensor digest of the base model's weights before this launch's first step.
         base_weights_after_sha256: The same after its last step.
         peak_memory_bytes: Highest memory of this rank in this launch: allocated on the GPU, resident on a CPU.
         device_seconds: Time from this launch's first step to its last.
@@ -86,29 +80,3 @@ class TrainingFacts:
     zero_gradient_steps: tuple[int, ...]
     loss_terms: dict[str, LossTerm]
     log_history: tuple[dict[str, Any], ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the facts in the form of ``schemas/training-facts.schema.json``."""
-        value = asdict(self)
-        for name in ("unchanged_adapter_steps", "zero_gradient_steps", "log_history"):
-            value[name] = list(value[name])
-        return value
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any], *, source: str) -> TrainingFacts:
-        """Build the facts from what a rank left.
-
-        Args:
-            value: The JSON object.
-            source: Where it came from, for faults.
-
-        Raises:
-            Refusal: If it breaks the schema, with every fault and exit code 70: the program's own ranks wrote it.
-        """
-        if faults := validate(value, "training-facts", gate=GATE, file=source):
-            raise Refusal(replace(fault, fix=DEFECT, exit_code=ExitCode.INTERNAL) for fault in faults)
-        known = dict(value)
-        for name in ("unchanged_adapter_steps", "zero_gradient_steps", "log_history"):
-            known[name] = tuple(known[name])
-        known["loss_terms"] = {name: LossTerm(**term) for name, term in known["loss_terms"].items()}
-        return cls(**known)

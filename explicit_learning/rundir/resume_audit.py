@@ -10,39 +10,55 @@ so that the launcher and any verifier can read the records.
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from explicit_learning.errors import ExitCode, Fault, Refusal
-from explicit_learning.files.atomic import write_json
+from explicit_learning.errors import Context, ExitCode
 from explicit_learning.files.hashing import sha256_file
-from explicit_learning.files.schema import validate
-from explicit_learning.files.strict_json import load_json
+from explicit_learning.files.typed_json import document, read_document, write_document
+from explicit_learning.rundir import layout
+from explicit_learning.rundir.smoke_boundary import BoundaryProof
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from explicit_learning.errors import Fault
     from explicit_learning.rundir.launch_manifest import LaunchManifest
-    from explicit_learning.rundir.smoke_boundary import BoundaryProof
     from explicit_learning.rundir.state_digests import Components
 
 __all__ = [
-    "AUDIT_FOLDER",
+    "ComparedComponent",
     "RankAudit",
-    "audit_document",
+    "RecordedAudit",
+    "ResumeAudit",
     "audit_faults",
-    "audit_file",
+    "audit_of",
+    "compare_components",
     "process_nonce",
     "read_audits",
     "write_audit",
 ]
 
 GATE = "resume-audit"
-AUDIT_FOLDER = "resume-audits"
+FIX = (
+    "do not use this run: the installed transformers, trl and peft do not resume as they should; report it as a defect "
+    "with this file (CONTRIBUTING.md says where)"
+)
+CONTEXT = Context(gate=GATE, fix=FIX, exit_code=ExitCode.INTERNAL)
 SCHEMA_VERSION = 1
-DEFECT = "do not use this run: report the file, the installed transformers, trl and peft do not resume as they should"
+KIND = "resume-audit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedComponent:
+    """One component of a rank's state: its digest in the checkpoint and live, ``None`` where it is absent."""
+
+    name: str
+    at_checkpoint: str | None
+    as_loaded: str | None
+    equal: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,34 +70,55 @@ class RankAudit:
         process_nonce: Random name of its process.
         loaders_called: Parts that a loader restored, in order.
         loaders_missing: Parts that no loader restored.
-        at_checkpoint: Digests that the checkpoint holds.
-        as_loaded: Digests of the live state.
+        components: Its state, compared.
     """
 
     rank: int
     process_nonce: str
     loaders_called: tuple[str, ...]
     loaders_missing: tuple[str, ...]
-    at_checkpoint: Components
-    as_loaded: Components
+    components: tuple[ComparedComponent, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the rank's entry of the audit document."""
-        return {
-            "rank": self.rank,
-            "process_nonce": self.process_nonce,
-            "loaders_called": list(self.loaders_called),
-            "loaders_missing": list(self.loaders_missing),
-            "components": [
-                {
-                    "name": name,
-                    "at_checkpoint": stored,
-                    "as_loaded": self.as_loaded.get(name),
-                    "equal": stored == self.as_loaded.get(name),
-                }
-                for name, stored in self.at_checkpoint.items()
-            ],
-        }
+
+@document("resume-audit")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeAudit:
+    """The whole file.
+
+    Attributes:
+        checkpoint: The checkpoint that was resumed.
+        step: Optimizer steps done at it.
+        passed: Whether nothing was wrong.
+        boundary: The comparison with a smoke run's boundary file; ``None`` in main runs.
+        ranks: What every rank found, by rank.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    kind: str = KIND
+    run_id: str
+    launch_id: str
+    frozen_config_sha256: str
+    run_manifest_sha256: str
+    checkpoint: str
+    step: int
+    passed: bool
+    boundary: BoundaryProof | None
+    ranks: tuple[RankAudit, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedAudit:
+    """An audit of a run, with its file.
+
+    Attributes:
+        file: POSIX path relative to the run directory.
+        sha256: SHA-256 of its bytes.
+        audit: The audit.
+    """
+
+    file: str
+    sha256: str
+    audit: ResumeAudit
 
 
 @cache
@@ -90,103 +127,93 @@ def process_nonce() -> str:
     return secrets.token_hex(16)
 
 
-def audit_file(manifest: LaunchManifest) -> str:
-    """Return where a launch's audit goes, as a POSIX path relative to the run directory."""
-    return f"{AUDIT_FOLDER}/{manifest.resume_checkpoint}-{manifest.launch_id}.json"
+def compare_components(at_checkpoint: Components, as_loaded: Components) -> tuple[ComparedComponent, ...]:
+    """Compare the digests that a checkpoint holds with those of the live state."""
+    return tuple(
+        ComparedComponent(
+            name=name, at_checkpoint=stored, as_loaded=as_loaded.get(name), equal=stored == as_loaded.get(name)
+        )
+        for name, stored in at_checkpoint.items()
+    )
 
 
-def audit_document(
+def audit_of(
     manifest: LaunchManifest, ranks: Sequence[RankAudit], boundary: BoundaryProof | None, *, step: int
-) -> dict[str, Any]:
-    """Return the audit of a launch, in the form of ``schemas/resume-audit.schema.json``.
+) -> ResumeAudit:
+    """Return the audit of a launch that resumes a checkpoint.
 
     Args:
         manifest: The launch manifest.
         ranks: What every rank found, by rank.
-        boundary: What a smoke run's boundary file says; ``None`` in main runs.
+        boundary: The comparison with a smoke run's boundary file; ``None`` in main runs.
         step: Optimizer steps done at the checkpoint.
     """
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "resume-audit",
-        "run_id": manifest.plan.run_id,
-        "launch_id": manifest.launch_id,
-        "frozen_config_sha256": manifest.plan.frozen_config_sha256,
-        "run_manifest_sha256": manifest.run_manifest_sha256,
-        "checkpoint": manifest.resume_checkpoint,
-        "step": step,
-        "passed": False,
-        "boundary": boundary.to_json() if boundary else None,
-        "ranks": [rank.to_json() for rank in ranks],
-    }
-    return document | {"passed": not audit_faults(document, file="")}
-
-
-def audit_faults(document: Mapping[str, Any], *, file: str) -> list[Fault]:
-    """Return everything that an audit found wrong.
-
-    Args:
-        document: The audit.
-        file: Where it is stored, for the faults.
-    """
-    return list(_faults(document, file))
-
-
-def _faults(document: Mapping[str, Any], file: str) -> Iterator[Fault]:
-    for entry in document["ranks"]:
-        place = f"/ranks/{entry['rank']}"
-        for loader in entry["loaders_missing"]:
-            yield _fault(file, f"{place}/loaders_missing", f"{loader} was not restored", f"{loader} restored")
-        for item in entry["components"]:
-            if not item["equal"]:
-                found, expected = item["as_loaded"] or "nothing", item["at_checkpoint"] or "nothing"
-                pointer = f"{place}/components/{item['name']}"
-                yield _fault(
-                    file,
-                    pointer,
-                    f"{item['name']} is {found} as loaded",
-                    f"{expected}, as it was at {document['checkpoint']}",
-                )
-    boundary = document["boundary"]
-    if boundary is not None and not boundary["distinct_processes"]:
-        found = "a rank's process is one of those that wrote the boundary"
-        yield _fault(file, "/boundary/distinct_processes", found, "a new process on every rank")
-
-
-def _fault(file: str, pointer: str, found: str, expected: str) -> Fault:
-    return Fault(
-        gate=GATE,
-        file=file,
-        pointer=pointer,
-        found=found,
-        expected=expected,
-        fix=DEFECT,
-        exit_code=ExitCode.INTERNAL,
+    audit = ResumeAudit(
+        run_id=manifest.plan.run_id,
+        launch_id=manifest.launch_id,
+        frozen_config_sha256=manifest.plan.frozen_config_sha256,
+        run_manifest_sha256=manifest.run_manifest_sha256,
+        checkpoint=str(manifest.resume_checkpoint),
+        step=step,
+        passed=False,
+        boundary=boundary,
+        ranks=tuple(ranks),
     )
+    return replace(audit, passed=not audit_faults(audit))
 
 
-def write_audit(run: Path, manifest: LaunchManifest, document: dict[str, Any]) -> None:
-    """Record an audit, passed or not.
+def audit_faults(audit: ResumeAudit) -> list[Fault]:
+    """Return everything that an audit found wrong."""
+    return list(_faults(audit, CONTEXT.at(layout.resume_audit_file(audit.checkpoint, audit.launch_id))))
+
+
+def _faults(audit: ResumeAudit, context: Context) -> Iterator[Fault]:
+    for rank in audit.ranks:
+        place = f"/ranks/{rank.rank}"
+        for loader in rank.loaders_missing:
+            pointer = f"{place}/loaders_missing"
+            yield context.fault(pointer=pointer, found=f"{loader} was not restored", expected=f"{loader} restored")
+        for item in rank.components:
+            if not item.equal:
+                yield context.fault(
+                    pointer=f"{place}/components/{item.name}",
+                    found=f"{item.name} is {item.as_loaded or 'nothing'} as loaded",
+                    expected=f"{item.at_checkpoint or 'nothing'}, as it was at {audit.checkpoint}",
+                )
+    if audit.boundary is not None and not audit.boundary.distinct_processes:
+        yield context.fault(
+            pointer="/boundary/distinct_processes",
+            found="a rank's process is one of those that wrote the boundary",
+            expected="a new process on every rank",
+        )
+
+
+def write_audit(run: Path, audit: ResumeAudit) -> str:
+    """Record an audit, passed or not, and return its file's POSIX path relative to the run directory.
 
     Raises:
+        Refusal: If it breaks its schema (exit code 70).
         OSError: If it cannot be written.
     """
-    path = run / audit_file(manifest)
-    path.parent.mkdir(exist_ok=True)
-    write_json(path, document)
+    file = layout.resume_audit_file(audit.checkpoint, audit.launch_id)
+    (run / file).parent.mkdir(exist_ok=True)
+    write_document(run / file, audit, gate=GATE)
+    return file
 
 
-def read_audits(run: Path) -> list[tuple[str, str, dict[str, Any]]]:
-    """Return a run's audits: path relative to the run directory, SHA-256 of the bytes, document; by time of writing.
+def read_audits(run: Path) -> list[RecordedAudit]:
+    """Return a run's audits by time of writing.
 
     Raises:
         Refusal: If one breaks its schema.
         OSError: If one cannot be read.
     """
-    found = []
-    for path in sorted((run / AUDIT_FOLDER).glob("*.json"), key=lambda path: (path.stat().st_mtime_ns, path.name)):
-        document: dict[str, Any] = load_json(path, gate=GATE)
-        if faults := validate(document, "resume-audit", gate=GATE, file=str(path)):
-            raise Refusal(faults)
-        found.append((path.relative_to(run).as_posix(), sha256_file(path), document))
-    return found
+    paths = (run / layout.RESUME_AUDITS).glob("*.json")
+    return [
+        RecordedAudit(
+            file=path.relative_to(run).as_posix(),
+            sha256=sha256_file(path),
+            audit=read_document(path, ResumeAudit, gate=GATE),
+        )
+        for path in sorted(paths, key=lambda path: (path.stat().st_mtime_ns, path.name))
+    ]

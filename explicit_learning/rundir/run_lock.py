@@ -3,8 +3,9 @@
 Two processes that resume the same run would interleave their ledgers without either noticing. The lock is the kernel's
 (``flock``), so it ends with the processes that hold it, however they die; a lock made of a file's mere existence would
 have to be cleaned up by hand after every power cut. The descriptor stays open across ``exec``, because the process that
-checks the plan becomes the launcher without letting go of the run in between. The file's text only tells a refused
-second process whom it lost to; it is never deleted, since a new file under the old name would be a second lock.
+checks the plan becomes the launcher without letting go of the run in between. The file's text only
+names the holder for a second process, which is refused; the file is never deleted, since a new file under the old name
+would be a second lock.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from explicit_learning.errors import ExitCode, Fault, Refusal
+from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.files.os_errors import write_fault
+from explicit_learning.rundir.layout import LOCK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["LOCK_NAME", "RunLock", "adopt_run_lock", "hold_run"]
+__all__ = ["RunLock", "adopt_run_lock", "hold_run"]
 
-LOCK_NAME = ".lock"
-GATE = "output"
+CONTEXT = Context(gate="output", exit_code=ExitCode.OUTPUT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +50,11 @@ def hold_run(folder: Path) -> Iterator[RunLock]:
 
     Raises:
         Refusal: With exit code 73 if another process holds the folder or it cannot be written to, and 74 if the disk
-            is full or its file system knows no locks.
+            is full or its file system has no locks.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise Refusal(write_fault(error, folder)) from error
     try:
@@ -73,12 +74,12 @@ def adopt_run_lock(folder: Path, descriptor: int) -> RunLock:
         ValueError: If the descriptor is not this folder's lock file, or another process holds the lock.
     """
     try:
-        held, expected = os.fstat(descriptor), (folder / LOCK_NAME).stat()
+        held, expected = os.fstat(descriptor), (folder / LOCK).stat()
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nothing new if it came through the exec
     except OSError as error:
-        raise ValueError(f"descriptor {descriptor} is no lock of {folder}: {error.strerror}") from error
+        raise ValueError(f"descriptor {descriptor} is not the lock of {folder}: {error.strerror}") from error
     if (held.st_dev, held.st_ino) != (expected.st_dev, expected.st_ino):
-        raise ValueError(f"descriptor {descriptor} is no lock of {folder}")
+        raise ValueError(f"descriptor {descriptor} is not the lock of {folder}")
     os.set_inheritable(descriptor, False)  # noqa: FBT003 - positional-only
     return RunLock(descriptor=descriptor, nonce=json.loads(os.pread(descriptor, 4096, 0))["nonce"])
 
@@ -91,24 +92,21 @@ def _acquire(descriptor: int, folder: Path) -> str:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "nonce": nonce}).encode() + b"\n", 0)
     except BlockingIOError as error:
-        raise Refusal(_held_fault(descriptor, folder)) from error
+        raise CONTEXT.at(folder).refusal(
+            found=f"{_holder(descriptor)} is running this run",
+            expected="one process per run folder",
+            fix="wait for it, stop it (its pid is that of its own container or host), or choose another folder (--out)",
+        ) from error
     except OSError as error:
         fault = write_fault(error, folder, expected="a file system with locks (flock) and space for a small file")
         raise Refusal(fault) from error
     return nonce
 
 
-def _held_fault(descriptor: int, folder: Path) -> Fault:
+def _holder(descriptor: int) -> str:
+    """Return the name of the process that holds the lock."""
     try:
         holder = json.loads(os.pread(descriptor, 4096, 0))
-        who = f"process {holder['pid']} (nonce {holder['nonce']})"
+        return f"process {holder['pid']} (nonce {holder['nonce']})"
     except (ValueError, KeyError, TypeError):
-        who = "another process"  # it has the lock, and has not yet written its name
-    return Fault(
-        gate=GATE,
-        file=str(folder),
-        found=f"{who} is running this run",
-        expected="one process per run folder",
-        fix="wait for it or stop it (its pid counts in its own container or host), or choose another folder (--out)",
-        exit_code=ExitCode.OUTPUT,
-    )
+        return "another process"  # it has the lock, and has not yet written its name

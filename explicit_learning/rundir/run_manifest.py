@@ -7,13 +7,13 @@ be expressible.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
-from explicit_learning.files.atomic import write_json
+from explicit_learning.errors import Context, ExitCode, found_text
 from explicit_learning.files.canonical import sha256_json
-from explicit_learning.files.schema import validate
-from explicit_learning.files.strict_json import load_json
+from explicit_learning.files.typed_json import document, from_json, read_document, to_json, write_document
+from explicit_learning.rundir import layout
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,13 @@ if TYPE_CHECKING:
     from explicit_learning.plan.typed_plan import Plan
 
 __all__ = [
-    "RUN_MANIFEST_NAME",
+    "BaseModel",
+    "CompletionRecord",
+    "FrozenRun",
+    "ImageDigest",
+    "ImageIdentity",
+    "PlanIdentities",
+    "RunManifest",
     "RunStatus",
     "amend_completed",
     "create_run_manifest",
@@ -32,12 +38,12 @@ __all__ = [
 ]
 
 GATE = "run-manifest"
-RUN_MANIFEST_NAME = "run-manifest.json"
+CONTEXT = Context(gate=GATE)
 SCHEMA_VERSION = 1
 RunStatus = Literal["planned", "running", "completed", "failed", "stopped", "budget_exhausted"]
 
 # A killed run is still "running"; a failed or stopped one may be continued; the other two are the end.
-TRANSITIONS: dict[str, set[str]] = {
+TRANSITIONS: dict[RunStatus, set[RunStatus]] = {
     "planned": {"running"},
     "running": {"running", "completed", "failed", "stopped", "budget_exhausted"},
     "failed": {"running"},
@@ -47,23 +53,129 @@ TRANSITIONS: dict[str, set[str]] = {
 }
 
 
-def plan_identities(plan: Plan) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseModel:
+    """The base model: its revision, if the plan names one, and the hash of its files."""
+
+    revision: str | None
+    snapshot_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanIdentities:
+    """Everything that a plan names, by hash; ``None`` where the arm has no such thing."""
+
+    dataset_sha256: str
+    dataset_manifest_sha256: str
+    slot_manifest_sha256: str | None
+    evaluation_manifest_sha256: str
+    prompt_sha256: str
+    environment_lock_sha256: str
+    base_model: BaseModel
+    initial_adapter_sha256: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageDigest:
+    """One digest of an image, and how it is known: measured, declared or undeclared."""
+
+    value: str | None
+    known_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageIdentity:
+    """The image as the gates found it.
+
+    Attributes:
+        digests: By kind: index, manifest, config, sif.
+        name: Its name as declared.
+        baked_in: What its build left in it; ``None`` outside an image.
+    """
+
+    digests: dict[str, ImageDigest]
+    name: str | None
+    baked_in: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrozenRun:
+    """What never changes after a run's first launch.
+
+    Attributes:
+        plan_sha256: SHA-256 of the bytes of the plan's file.
+        frozen_config_sha256: The plan's own hash.
+        frozen_commit: Git commit that froze the plan.
+        frozen_dirty: Whether that code had changes.
+        identities: What the plan names, by hash.
+        image: The image of the first launch.
+        hardware: The hardware of the first launch.
+    """
+
+    run_id: str
+    run_mode: str
+    arm: str
+    seed: int
+    data_seed: int
+    plan_sha256: str
+    frozen_config_sha256: str
+    frozen_commit: str
+    frozen_dirty: bool
+    identities: PlanIdentities
+    image: ImageIdentity
+    hardware: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionRecord:
+    """What a completed run's manifest says of its end."""
+
+    optimizer_steps: int
+    running_commit: str
+    frozen_commit: str
+    run_manifest_sha256: str
+    frozen_config_sha256: str
+    completion_marker_sha256: str
+
+
+@document("run-manifest")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunManifest:
+    """The whole file.
+
+    Attributes:
+        run_manifest_sha256: Canonical hash of ``frozen``.
+        status: How far the run has come.
+        trained: Whether this is a completed main run.
+        frozen: What the run is.
+        completion: How it ended; ``None`` until it is complete.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    run_manifest_sha256: str
+    status: RunStatus
+    trained: bool
+    frozen: FrozenRun
+    completion: CompletionRecord | None
+
+
+def plan_identities(plan: Plan) -> PlanIdentities:
     """Return everything that a plan names, by hash."""
-    return {
-        "dataset_sha256": plan.data.dataset.sha256,
-        "dataset_manifest_sha256": plan.data.dataset_manifest.sha256,
-        "slot_manifest_sha256": plan.data.slot_manifest_sha256,
-        "evaluation_manifest_sha256": plan.data.evaluation_manifest.sha256,
-        "prompt_sha256": plan.prompt.sha256,
-        "environment_lock_sha256": plan.environment_lock_sha256,
-        "base_model": {"revision": plan.model.revision, "snapshot_sha256": plan.model.snapshot_sha256},
-        "initial_adapter_sha256": plan.initial_adapter.sha256 if plan.initial_adapter else None,
-    }
+    return PlanIdentities(
+        dataset_sha256=plan.data.dataset.sha256,
+        dataset_manifest_sha256=plan.data.dataset_manifest.sha256,
+        slot_manifest_sha256=plan.data.slot_manifest_sha256,
+        evaluation_manifest_sha256=plan.data.evaluation_manifest.sha256,
+        prompt_sha256=plan.prompt.sha256,
+        environment_lock_sha256=plan.environment_lock_sha256,
+        base_model=BaseModel(revision=plan.model.revision, snapshot_sha256=plan.model.snapshot_sha256),
+        initial_adapter_sha256=plan.initial_adapter.sha256 if plan.initial_adapter else None,
+    )
 
 
 def create_run_manifest(
     plan: Plan, *, plan_sha256: str, hardware: dict[str, Any], image: dict[str, Any]
-) -> dict[str, Any]:
+) -> RunManifest:
     """Return the manifest of a run that is planned.
 
     Args:
@@ -72,71 +184,61 @@ def create_run_manifest(
         hardware: The hardware as the gates found it.
         image: The image's identity as the gates found it.
     """
-    frozen = {
-        "run_id": plan.run_id,
-        "run_mode": plan.run_mode,
-        "arm": plan.arm,
-        "seed": plan.seed,
-        "data_seed": plan.data_seed,
-        "plan_sha256": plan_sha256,
-        "frozen_config_sha256": plan.frozen_config_sha256,
-        "frozen_commit": plan.code_commit,
-        "frozen_dirty": plan.code_dirty,
-        "identities": plan_identities(plan),
-        "image": image,
-        "hardware": hardware,
-    }
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "run_manifest_sha256": sha256_json(frozen),
-        "status": "planned",
-        "trained": False,
-        "frozen": frozen,
-        "completion": None,
-    }
+    frozen = FrozenRun(
+        run_id=plan.run_id,
+        run_mode=plan.run_mode,
+        arm=plan.arm,
+        seed=plan.seed,
+        data_seed=plan.data_seed,
+        plan_sha256=plan_sha256,
+        frozen_config_sha256=plan.frozen_config_sha256,
+        frozen_commit=plan.code_commit,
+        frozen_dirty=plan.code_dirty,
+        identities=plan_identities(plan),
+        image=from_json(ImageIdentity, image),
+        hardware=hardware,
+    )
+    sha256 = sha256_json(to_json(frozen))
+    return RunManifest(run_manifest_sha256=sha256, status="planned", trained=False, frozen=frozen, completion=None)
 
 
-def write_run_manifest(run: Path, document: dict[str, Any]) -> None:
+def write_run_manifest(run: Path, manifest: RunManifest) -> None:
     """Write a run's manifest, whole or not at all.
 
     Raises:
+        Refusal: If it breaks its schema (exit code 70).
         OSError: If it cannot be written.
     """
-    write_json(run / RUN_MANIFEST_NAME, document)
+    write_document(run / layout.RUN_MANIFEST, manifest, gate=GATE)
 
 
-def read_run_manifest(run: Path) -> dict[str, Any]:
+def read_run_manifest(run: Path) -> RunManifest:
     """Return a run's manifest.
 
     Raises:
         Refusal: If there is none, if it breaks its schema, or if its frozen part has another hash.
     """
-    path = run / RUN_MANIFEST_NAME
-    document: dict[str, Any] = load_json(path, gate=GATE)
-    if faults := validate(document, "run-manifest", gate=GATE, file=str(path)):
-        raise Refusal(faults)
-    if (found := sha256_json(document["frozen"])) != (expected := document["run_manifest_sha256"]):
+    path = run / layout.RUN_MANIFEST
+    manifest = read_document(path, RunManifest, gate=GATE)
+    if (found := sha256_json(to_json(manifest.frozen))) != (expected := manifest.run_manifest_sha256):
         fix = "restore the file from a copy: its frozen part was changed"
-        pointer = "/run_manifest_sha256"
-        raise Refusal(Fault(gate=GATE, file=str(path), pointer=pointer, found=found, expected=expected, fix=fix))
-    return document
+        raise CONTEXT.refusal(file=path, pointer="/run_manifest_sha256", found=found, expected=expected, fix=fix)
+    return manifest
 
 
-def set_status(run: Path, status: RunStatus) -> dict[str, Any]:
+def set_status(run: Path, status: RunStatus) -> RunManifest:
     """Move a run to another status and return its manifest. Completion is `amend_completed`'s.
 
     Raises:
         Refusal: If the run cannot go there from where it is.
         OSError: If the manifest cannot be written.
     """
-    document = read_run_manifest(run)
-    _check_transition(run, document["status"], status)
-    document["status"] = status
-    write_run_manifest(run, document)
-    return document
+    manifest = replace(_may_become(run, status), status=status)
+    write_run_manifest(run, manifest)
+    return manifest
 
 
-def amend_completed(run: Path, *, optimizer_steps: int, running_commit: str, marker_sha256: str) -> dict[str, Any]:
+def amend_completed(run: Path, *, optimizer_steps: int, running_commit: str, marker_sha256: str) -> RunManifest:
     """Record that a run is complete, and return its manifest. Only a main run is ``trained``.
 
     Args:
@@ -149,33 +251,31 @@ def amend_completed(run: Path, *, optimizer_steps: int, running_commit: str, mar
         Refusal: If the run cannot be completed from where it is.
         OSError: If the manifest cannot be written.
     """
-    document = read_run_manifest(run)
-    _check_transition(run, document["status"], "completed")
-    frozen = document["frozen"]
-    document["status"] = "completed"
-    document["trained"] = frozen["run_mode"] == "main"
-    document["completion"] = {
-        "optimizer_steps": optimizer_steps,
-        "running_commit": running_commit,
-        "frozen_commit": frozen["frozen_commit"],
-        "run_manifest_sha256": document["run_manifest_sha256"],
-        "frozen_config_sha256": frozen["frozen_config_sha256"],
-        "completion_marker_sha256": marker_sha256,
-    }
-    write_run_manifest(run, document)
-    return document
+    manifest = _may_become(run, "completed")
+    completion = CompletionRecord(
+        optimizer_steps=optimizer_steps,
+        running_commit=running_commit,
+        frozen_commit=manifest.frozen.frozen_commit,
+        run_manifest_sha256=manifest.run_manifest_sha256,
+        frozen_config_sha256=manifest.frozen.frozen_config_sha256,
+        completion_marker_sha256=marker_sha256,
+    )
+    trained = manifest.frozen.run_mode == "main"
+    manifest = replace(manifest, status="completed", trained=trained, completion=completion)
+    write_run_manifest(run, manifest)
+    return manifest
 
 
-def _check_transition(run: Path, current: str, status: RunStatus) -> None:
-    if status not in TRANSITIONS[current]:
-        raise Refusal(
-            Fault(
-                gate=GATE,
-                file=str(run / RUN_MANIFEST_NAME),
-                pointer="/status",
-                found=found_text(current),
-                expected=f"a status from which a run can become {status}",
-                fix="choose another folder (--out) to run again",
-                exit_code=ExitCode.OUTPUT,
-            )
+def _may_become(run: Path, status: RunStatus) -> RunManifest:
+    """Return a run's manifest if the run can go from its status to another."""
+    manifest = read_run_manifest(run)
+    if status not in TRANSITIONS[manifest.status]:
+        raise CONTEXT.refusal(
+            file=run / layout.RUN_MANIFEST,
+            pointer="/status",
+            found=found_text(manifest.status),
+            expected=f"a status from which a run can become {status}",
+            fix="choose another folder (--out) to run again",
+            exit_code=ExitCode.OUTPUT,
         )
+    return manifest

@@ -6,17 +6,16 @@ again is what this one computed with.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from explicit_learning.errors import Refusal
-from explicit_learning.files.atomic import write_json
-from explicit_learning.files.schema import validate
-from explicit_learning.files.strict_json import load_json
+from explicit_learning.files.typed_json import document, read_document, write_document
+from explicit_learning.rundir.layout import state_digests_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Components", "read_state_digests", "write_state_digests"]
+__all__ = ["Components", "StateDigests", "read_state_digests", "write_state_digests"]
 
 GATE = "resume-audit"
 SCHEMA_VERSION = 1
@@ -25,30 +24,37 @@ SCHEMA_VERSION = 1
 Components = dict[str, str | None]
 
 
-def state_digests_name(rank: int) -> str:
-    """Return the name of a rank's state digests in a checkpoint."""
-    return f"state-digests-rank-{rank}.json"
+@document("state-digests")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateDigests:
+    """The digests of one rank at one checkpoint.
+
+    Attributes:
+        rank: The rank.
+        step: Optimizer steps done.
+        components: Digest of each component by name.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    rank: int
+    step: int
+    components: Components
 
 
-def write_state_digests(folder: Path, *, rank: int, step: int, components: Components) -> None:
+def write_state_digests(folder: Path, digests: StateDigests) -> None:
     """Write a rank's digests into a checkpoint that is being made; its mark will cover them.
 
     Raises:
+        Refusal: If they break their schema (exit code 70).
         OSError: If the file cannot be written.
     """
-    document = {"schema_version": SCHEMA_VERSION, "rank": rank, "step": step, "components": components}
-    write_json(folder / state_digests_name(rank), document)
+    write_document(folder / state_digests_file(digests.rank), digests, gate=GATE)
 
 
-def read_state_digests(folder: Path, rank: int) -> Components:
+def read_state_digests(folder: Path, rank: int) -> StateDigests:
     """Return the digests that a checkpoint holds of a rank.
 
     Raises:
         Refusal: If the file is missing or breaks its schema.
     """
-    path = folder / state_digests_name(rank)
-    document = load_json(path, gate=GATE)
-    if faults := validate(document, "state-digests", gate=GATE, file=str(path)):
-        raise Refusal(faults)
-    components: Components = document["components"]
-    return components
+    return read_document(folder / state_digests_file(rank), StateDigests, gate=GATE)

@@ -1,1 +1,1 @@
-"""What runs on ranks: from a verified launch manifest to a trained adapter."""
+"""Training on ranks: from a verified launch manifest to a trained adapter."""

@@ -1,6 +1,6 @@
-"""A rank: ``python -m explicit_learning.training``, which the launcher starts on each of them.
+"""A rank: ``python -m explicit_learning.training``, which the launcher starts once per rank.
 
-Torch is imported last: stop signals, the rank's log and its tie to the launcher are in place by then.
+Torch is imported last, after the stop signals, the rank's log and its connection to the launcher are set up.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from explicit_learning.launch.rank import run_rank
 
 if TYPE_CHECKING:
-    from explicit_learning.launch.context import RankContext
+    from explicit_learning.launch.rank import RankContext
     from explicit_learning.rundir.outcome import RankOutcome
 
 

@@ -1,8 +1,8 @@
 """A plan's settings as the trainers' arguments, in one place.
 
-Everything TRL and transformers would decide by themselves is said here, because their defaults change between versions
-and between machines. What the kit owns itself (checkpoints, their rotation, the order of the data, logging) is switched
-off.
+Everything that TRL and transformers would choose by themselves is set here, because their defaults change between
+versions and between machines. What this program does itself (checkpoints, their rotation, the order of the data,
+logging) is switched off.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.data.prompt import TEMPLATE_OPTIONS
-from explicit_learning.errors import Fault, Refusal
+from explicit_learning.errors import Context
 
 if TYPE_CHECKING:
     from trl import GRPOConfig, SFTConfig
 
-    from explicit_learning.launch.context import RankContext
+    from explicit_learning.launch.rank import RankContext
 
 __all__ = ["TEMPLATE_OPTIONS", "grpo_arguments", "sft_arguments"]
 
-# Longest that a collective waits for a slower rank. Unit: seconds.
+CONTEXT = Context(gate="plan")
+# Longest time that a collective waits for a slower rank. Unit: seconds.
 COLLECTIVE_TIMEOUT = 1800
 SCHEDULERS = {"cosine": "cosine", "linear": "linear", "constant": "constant_with_warmup"}
 
@@ -48,8 +49,8 @@ def grpo_arguments(context: RankContext) -> GRPOConfig:
     """Return TRL's GRPO arguments.
 
     Raises:
-        Refusal: If the plan asks for vLLM, which this version does not wire.
-        ValueError: If the plan has no objective: it is no RL plan.
+        Refusal: If the plan asks for vLLM, which this version does not support.
+        ValueError: If the plan has no objective: it is not an RL plan.
     """
     from trl import GRPOConfig
 
@@ -58,14 +59,11 @@ def grpo_arguments(context: RankContext) -> GRPOConfig:
     if objective is None:
         raise ValueError(f"the arm {plan.arm} has no objective")
     if plan.vllm is not None and plan.vllm.use:
-        raise Refusal(
-            Fault(
-                gate="plan",
-                pointer="/vllm/use",
-                found="true",
-                expected="false in this version",
-                fix="set it to false: rollouts run on the trained model's own generation",
-            )
+        raise CONTEXT.refusal(
+            pointer="/vllm/use",
+            found="true",
+            expected="false: this version does not support vLLM",
+            fix="set it to false: rollouts then use the trained model's own generation",
         )
     return GRPOConfig(
         **_shared(context),
@@ -136,7 +134,7 @@ def _shared(context: RankContext) -> dict[str, Any]:
         "dataloader_drop_last": optimisation.drop_last,
         "ddp_find_unused_parameters": True,
         "ddp_broadcast_buffers": False,
-        # Named for one rank too, Accelerate takes it for a promise that there is a process group.
+        # If it is set, Accelerate expects a process group, even for one rank.
         "ddp_backend": ("gloo" if on_cpu else "nccl") if plan.hardware.world_size > 1 else None,
         "ddp_timeout": COLLECTIVE_TIMEOUT,
     }

@@ -1,7 +1,7 @@
 """What ranks decide together.
 
-A decision that one rank takes alone (to stop, to save, to give up) leaves the others waiting in a collective for ever.
-Every such decision goes through here, in the same order on all ranks.
+A rank that decides alone (to stop, to save, to give up) leaves the others waiting in a collective for ever. Every such
+decision goes through one of these functions, in the same order on all ranks. Without a process group, a rank is alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from torch import device
 
-__all__ = ["agree", "barrier", "gather", "highest", "total"]
+__all__ = ["any_rank", "barrier", "gather", "max_over_ranks", "sum_over_ranks"]
 
 
 def _active() -> bool:
@@ -22,40 +22,30 @@ def _active() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
-def agree(flags: Sequence[bool], device: device) -> list[bool]:
+def _reduced(values: Sequence[int], device: device, operation: str) -> list[int]:
+    import torch
+    import torch.distributed as dist
+
+    if not _active():
+        return list(values)
+    tensor = torch.tensor(list(values), device=device, dtype=torch.int64)
+    dist.all_reduce(tensor, op=getattr(dist.ReduceOp, operation))
+    return [int(value) for value in tensor.tolist()]
+
+
+def any_rank(flags: Sequence[bool], device: device) -> list[bool]:
     """Return, for each flag, whether any rank raised it."""
-    import torch
-    import torch.distributed as dist
-
-    if not _active():
-        return list(flags)
-    tensor = torch.tensor([int(flag) for flag in flags], device=device)
-    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
-    return [bool(value) for value in tensor.tolist()]
+    return [bool(value) for value in _reduced([int(flag) for flag in flags], device, "MAX")]
 
 
-def total(values: Sequence[int], device: device) -> list[int]:
+def sum_over_ranks(values: Sequence[int], device: device) -> list[int]:
     """Return the sum over ranks of each value."""
-    import torch
-    import torch.distributed as dist
-
-    if not _active():
-        return list(values)
-    tensor = torch.tensor(list(values), device=device, dtype=torch.int64)
-    dist.all_reduce(tensor, op=dist.ReduceOp.SUM)
-    return [int(value) for value in tensor.tolist()]
+    return _reduced(values, device, "SUM")
 
 
-def highest(values: Sequence[int], device: device) -> list[int]:
+def max_over_ranks(values: Sequence[int], device: device) -> list[int]:
     """Return the largest of each value on any rank."""
-    import torch
-    import torch.distributed as dist
-
-    if not _active():
-        return list(values)
-    tensor = torch.tensor(list(values), device=device, dtype=torch.int64)
-    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
-    return [int(value) for value in tensor.tolist()]
+    return _reduced(values, device, "MAX")
 
 
 def gather(value: Any, world_size: int) -> list[Any]:

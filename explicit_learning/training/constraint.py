@@ -1,18 +1,18 @@
 """Constrained decoding on plain generation: the answer contract, enforced token by token.
 
-A sampled image token ends a run in its middle ("image features and image tokens do not match"), and free text earns
-nothing, so no token may be sampled that cannot continue a valid answer. TRL has no hook for that; this is a logits
-processor for Hugging Face's ``generate``.
+A sampled image token makes a run fail ("image features and image tokens do not match"), and free text earns no reward,
+so only tokens that can continue a valid answer may be sampled. TRL has no hook for that; this is a logits processor for
+Hugging Face's ``generate``.
 
-It also *chooses* the token, because the ordinary sampler draws from one generator for the whole batch: a completion
-would then depend on its neighbours, and a run that resumes would sample something else. Here each completion has its
-own stream of uniform numbers, keyed by (seed, slot, visit, generation); a token is drawn by inverting the cumulated
-distribution at the next number, which is exact sampling from the constrained, tempered, top-p distribution. The chosen
-token is the only one left, so that ``generate`` runs greedily.
+It also *chooses* the token. The ordinary sampler draws from one generator for the whole batch: a completion would then
+depend on its neighbours, and a run that resumes would sample something else. Here each completion has its own stream of
+uniform numbers, keyed by (seed, slot, visit, generation). A token is drawn by inverting the cumulated distribution at
+the next number, which is exact sampling from the constrained, tempered, top-p distribution. The chosen token is the
+only one left, so ``generate`` runs greedily.
 
-Sampling is masked; the trainer's log-probs are not. The gradient therefore also raises the mass of allowed tokens as a
-whole. How much of it the model puts on allowed tokens by itself is measured here (*allowed mass*) and logged: near 1
-the difference does not matter.
+Sampling is masked; the trainer's log-probs are not. So the gradient also raises the probability of allowed tokens as a
+whole. The probability that the model by itself gives to allowed tokens (*allowed mass*) is measured here and logged:
+near 1 the difference does not matter.
 """
 
 from __future__ import annotations
@@ -28,9 +28,18 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["AllowedMass", "Chooser", "Constraint", "Greedy", "Sampled", "compile_constraint", "constrained", "uniforms"]
+__all__ = [
+    "AllowedMass",
+    "Chooser",
+    "Constraint",
+    "Greedy",
+    "Sampled",
+    "compile_constraint",
+    "generate_constrained",
+    "uniforms",
+]
 
-# Probabilities are counted in units of its inverse: rarer tokens are never drawn.
+# Probabilities are multiples of 1 / RESOLUTION: rarer tokens are never drawn.
 RESOLUTION = 2**52
 
 
@@ -90,12 +99,12 @@ def uniforms(*, seed: int, slot_id: str, visit: int, generation: int, count: int
 
 @dataclass(slots=True, kw_only=True)
 class AllowedMass:
-    """Probability the model itself put on allowed tokens, over all tokens chosen so far.
+    """Probability that the model itself gave to allowed tokens, over all tokens chosen so far.
 
     Attributes:
-        tokens: How many were chosen.
+        tokens: Number of tokens chosen.
         total: Sum of the allowed mass over them.
-        least: The smallest.
+        least: The smallest allowed mass.
     """
 
     tokens: int = 0
@@ -190,18 +199,18 @@ class _Processor:
         if not bool(torch.isfinite(free).all()):
             raise FloatingPointError("the model's logits are not finite")
         self.mass.add((allowed - free).exp().clamp(max=1.0).cpu())
-        # Finished rows are padded by `generate`; what is chosen for them is not looked at.
+        # Finished rows are padded by `generate`, which ignores what is chosen for them.
         chosen = self.chooser.choose(masked, self.step)
         for row, token in zip(active, chosen[active].tolist(), strict=True):
             if not self.matchers[row].accept_token(token):
-                raise AssertionError(f"token {token} was allowed and then refused by the grammar")
+                raise AssertionError(f"the grammar allowed token {token} and then refused it")
             self.done[row] = token in self.constraint.terminal
         self.step += 1
         only = torch.full_like(scores, -torch.inf)
         return only.scatter_(-1, chosen[:, None], 0.0)
 
 
-def constrained(
+def generate_constrained(
     model: Any,
     inputs: dict[str, Tensor],
     *,
@@ -218,7 +227,7 @@ def constrained(
         inputs: Left-padded model inputs; the first dimension of ``input_ids`` is the number of rows.
         constraint: What may be sampled.
         chooser: How the next token is chosen among what is allowed.
-        max_tokens: Most tokens per completion, terminal token included.
+        max_tokens: Largest number of tokens of a completion, terminal token included.
         pad: Token id that fills finished rows.
         temperature: Temperature at which the allowed mass is measured.
 

@@ -1,15 +1,22 @@
-"""One run's counters on one rank: what the step loop knows beside the trainer's own state.
+"""One run's counters on one rank: what the step loop counts beside the trainer's own state.
 
-Kept apart from trainers and callbacks because all of it travels in checkpoints: a run that was interrupted must end
-with the same counts as one that was not.
+They are kept apart from trainers and callbacks because all of them travel in checkpoints: a run that was interrupted
+must end with the same counts as one that was not.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Counters"]
+from explicit_learning.files.atomic import write_json
+from explicit_learning.files.strict_json import load_json
+from explicit_learning.rundir.layout import counters_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["Counters", "load_counters", "save_counters"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,3 +54,18 @@ class Counters:
         """Take over the counters of a checkpoint."""
         for name, item in value.items():
             setattr(self, name, item)
+
+
+def save_counters(folder: Path, rank: int, counters: dict[str, Any]) -> None:
+    """Write this rank's counters, the trainer's own included, into a checkpoint that is being made."""
+    write_json(folder / counters_file(rank), counters)
+
+
+def load_counters(folder: Path, rank: int) -> dict[str, Any]:
+    """Read a rank's counters from a checkpoint.
+
+    Raises:
+        Refusal: If the file is missing or is not a JSON object.
+    """
+    counters: dict[str, Any] = load_json(folder / counters_file(rank), gate="checkpoint")
+    return counters

@@ -1,10 +1,10 @@
 """The model that is trained: base weights that never change, and an adapter that is exactly the planned one.
 
-Three things go wrong in this place elsewhere, silently: an adapter that was loaded for inference trains nothing; LoRA
-matrices that were drawn before the seed was set differ from run to run; and a base model that is touched (by merging,
-say) is no longer the one the run names. So the adapter is always built from the plan, after seeding; an initial
-adapter's tensors are loaded into it; what is trainable is compared with what was planned; and the base weights' digest
-is taken before and after.
+Three things can go wrong here without an error: an adapter that was loaded for inference trains nothing; LoRA matrices
+that were drawn before the seed was set differ from run to run; and a base model whose weights were changed (by merging,
+say) is no longer the one that the run names. So the adapter is always built from the plan, after seeding; an initial
+adapter's tensors are loaded into it; the trainable parameters are compared with the planned ones; and the base weights
+are digested before and after training.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from explicit_learning.errors import Fault, Refusal, found_text
+from explicit_learning.errors import Context, found_text
+from explicit_learning.inputs.lora_targets import resolve_targets
 from explicit_learning.training.state.adapters import load_adapter_folder
-from explicit_learning.training.targets import lora_config, resolve_targets
+from explicit_learning.training.targets import linear_names, lora_config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ADAPTER", "Policy", "base_tensors", "build_policy", "load_base", "load_processor", "trainable_names"]
 
+CONTEXT = Context(gate="model")
 ADAPTER = "default"
 POLICY_PREFIX = "base_model.model."
 
@@ -80,19 +82,19 @@ def build_policy(plan: Plan, *, model: Path, initial_adapter: Path | None) -> Po
         initial_adapter: Folder of the adapter to start from, or ``None`` for a new one.
 
     Raises:
-        Refusal: If the initial adapter is of another shape, or what is trainable is not what was planned.
+        Refusal: If the initial adapter has another shape than planned, or other parameters are trainable than planned.
     """
     from peft import get_peft_model
     from transformers import set_seed
 
     base = load_base(model, plan.model)
-    targets = resolve_targets(base, plan.lora)
+    targets = resolve_targets(linear_names(base), plan.lora)
     # Before building: peft draws the matrices from the global generator.
     set_seed(plan.seed)
     config = lora_config(plan.lora, targets=targets, base=base)
     wrapped = cast("PeftModel", get_peft_model(base, config, adapter_name=ADAPTER))
     if initial_adapter is not None:
-        load_adapter_folder(wrapped, initial_adapter, adapter=ADAPTER, lora=plan.lora, targets=targets)
+        load_adapter_folder(wrapped, initial_adapter, adapter=ADAPTER, lora=plan.lora)
     _check_trainable(wrapped, targets)
     return Policy(model=wrapped, processor=load_processor(model), targets=targets)
 
@@ -107,20 +109,18 @@ def _check_trainable(model: PeftModel, targets: tuple[str, ...]) -> None:
     found = set(trainable_names(model))
     if found != planned:
         missing, unexpected = sorted(planned - found), sorted(found - planned)
-        raise Refusal(
-            Fault(
-                gate="model",
-                pointer="/lora",
-                found=f"{len(found)} trainable parameters; not trainable: {found_text(missing)}; "
-                f"unexpected: {found_text(unexpected)}",
-                expected=f"exactly the {len(planned)} LoRA matrices of {len(targets)} planned modules",
-                fix="report this: the installed peft builds another adapter than this version was written for",
-            )
+        raise CONTEXT.refusal(
+            pointer="/lora",
+            found=f"{len(found)} trainable parameters; not trainable: {found_text(missing)}; "
+            f"trainable but not planned: {found_text(unexpected)}",
+            expected=f"exactly the {len(planned)} LoRA matrices of the {len(targets)} planned modules",
+            fix="report this as a defect (CONTRIBUTING.md says where): the installed peft builds another adapter than "
+            "this version expects",
         )
 
 
 def base_tensors(model: PeftModel) -> dict[str, Any]:
-    """Return the base model's parameters and buffers by their names in the base model, without any adapter's."""
+    """Return the base model's parameters and buffers by their names in the base model, without those of adapters."""
     tensors = {}
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if ".lora_" in name:

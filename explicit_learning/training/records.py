@@ -1,7 +1,7 @@
-"""A rank's ledger and trace, fed together.
+"""A rank's ledger and trace, written together.
 
-The ledger counts what was sampled, the trace says how it was scored; a completion that is in one and not in the other
-makes a run unverifiable. They are therefore opened, appended and flushed as a pair.
+The ledger counts the sampled tokens, the trace records how each completion was scored. A run with a completion in only
+one of them could not be verified, so both are opened, appended to and flushed as a pair.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.accounting.binding import Binding
 from explicit_learning.accounting.frontier import RankFrontiers
-from explicit_learning.accounting.ledger import Ledger, LedgerEntry
-from explicit_learning.accounting.trace import Trace, TraceRow
+from explicit_learning.accounting.ledger import Ledger
+from explicit_learning.accounting.rows import SampledCompletion, ScoredCompletion
+from explicit_learning.accounting.trace import Trace
+from explicit_learning.files.typed_json import to_json
 from explicit_learning.plan.geometry import Geometry
 from explicit_learning.rundir.events import append_event
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from explicit_learning.launch.context import RankContext
+    from explicit_learning.launch.rank import RankContext
     from explicit_learning.rewards import Score
-    from explicit_learning.training.rollouts import Shown
+    from explicit_learning.training.rollouts import SlotPrompt
 
 __all__ = ["Completion", "Records"]
 
@@ -31,14 +33,14 @@ class Completion:
     """One sampled completion.
 
     Attributes:
-        shown: What was asked.
+        prompt: What was asked.
         ids: Sampled token ids, terminal token included.
         text: The decoded completion, without special tokens.
         terminated: Whether it ended with a terminal token.
         score: How it was scored.
     """
 
-    shown: Shown
+    prompt: SlotPrompt
     ids: tuple[int, ...]
     text: str
     terminated: bool
@@ -47,18 +49,24 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """The open pair."""
+    """The open pair.
+
+    Attributes:
+        ledger: The rank's ledger.
+        trace: The rank's trace.
+        cycle_tokens: Most tokens that this rank can sample in a generation cycle.
+    """
 
     ledger: Ledger
     trace: Trace
-    bound: int
+    cycle_tokens: int
 
     @classmethod
     def open(cls, context: RankContext, frontiers: RankFrontiers | None) -> Records:
-        """Open a rank's files at a checkpoint's frontiers, or at the beginning.
+        """Open a rank's files at a checkpoint's frontiers, or empty ones for a fresh start.
 
         Raises:
-            Refusal: If a file belongs to another run, or is not what the frontier says.
+            Refusal: If a file belongs to another run, or differs from what the frontier records.
             OSError: If one cannot be read or written.
         """
         manifest = context.manifest
@@ -72,38 +80,38 @@ class Records:
         )
         for aside in (ledger.set_aside, trace.set_aside):
             if aside is not None:
-                append_event(manifest.run, "set-aside", {"what": "rows beyond the checkpoint", **aside.to_json()})
-        return cls(ledger=ledger, trace=trace, bound=Geometry.of(manifest.plan).tokens_per_cycle_and_rank)
+                append_event(manifest.run, "set-aside", {"what": "rows beyond the checkpoint", **to_json(aside)})
+        return cls(ledger=ledger, trace=trace, cycle_tokens=Geometry.of(manifest.plan).tokens_per_cycle_and_rank)
 
     def append(self, completions: Sequence[Completion], *, optimizer_step: int) -> None:
         """Record what was sampled, all of it or none.
 
         Args:
-            completions: In the order in which they were asked.
+            completions: The completions, in the order of their prompts.
             optimizer_step: Optimizer steps that were done when they were sampled.
 
         Raises:
             Refusal: If the ledger refuses one.
-            OSError: If the disk is full or failing.
+            OSError: If the disk is full or fails.
         """
         self.ledger.append(
-            LedgerEntry(
-                slot_id=completion.shown.rollout.slot_id,
-                visit=completion.shown.rollout.visit,
-                generation=completion.shown.rollout.generation,
+            SampledCompletion(
+                slot_id=completion.prompt.rollout.slot_id,
+                visit=completion.prompt.rollout.visit,
+                generation=completion.prompt.rollout.generation,
                 token_count=len(completion.ids),
             )
             for completion in completions
         )
-        self.trace.append(_trace_row(completion, optimizer_step) for completion in completions)
+        self.trace.append(_scored(completion, optimizer_step) for completion in completions)
 
     def frontiers(self) -> RankFrontiers:
         """Flush both to the disk and return where they end."""
         return RankFrontiers(rank=self.ledger.binding.rank, ledger=self.ledger.frontier(), trace=self.trace.frontier())
 
-    def is_short(self) -> bool:
-        """Return whether the remaining tokens do not cover another generation cycle's upper bound."""
-        return self.ledger.remaining_tokens < self.bound
+    def budget_is_short(self) -> bool:
+        """Return whether fewer tokens remain than another generation cycle may need."""
+        return self.ledger.remaining_tokens < self.cycle_tokens
 
     def close(self) -> None:
         """Close both files."""
@@ -111,19 +119,19 @@ class Records:
         self.trace.close()
 
 
-def _trace_row(completion: Completion, optimizer_step: int) -> TraceRow:
-    shown, score = completion.shown, completion.score
-    return TraceRow(
-        slot_id=shown.rollout.slot_id,
-        visit=shown.rollout.visit,
-        generation=shown.rollout.generation,
+def _scored(completion: Completion, optimizer_step: int) -> ScoredCompletion:
+    prompt, score = completion.prompt, completion.score
+    return ScoredCompletion(
+        slot_id=prompt.rollout.slot_id,
+        visit=prompt.rollout.visit,
+        generation=prompt.rollout.generation,
         token_count=len(completion.ids),
-        group_id=shown.group_id,
-        view_id=shown.view.view_id,
-        relation=shown.view.role.value,
-        answer_type=shown.answer_type.value,
-        choices=tuple({"key": choice.key, "text": choice.text} for choice in shown.choices),
-        gold=shown.gold,
+        group_id=prompt.group_id,
+        view_id=prompt.view.view_id,
+        relation=prompt.view.role.value,
+        answer_type=prompt.answer_type.value,
+        choices=prompt.choices,
+        gold=prompt.gold,
         optimizer_step=optimizer_step,
         completion_text=completion.text,
         completion_token_ids=completion.ids,

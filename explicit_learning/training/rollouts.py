@@ -1,7 +1,7 @@
-"""What is asked: slots turned into prompts, as the arm says.
+"""Slots turned into the prompts of an arm.
 
-One function decides which view is shown and what is gold, from one row of the table of arms. Rows are built when a
-loader asks for them, so that images are decoded once they are needed, in the loader's workers.
+The arm's row in the table of arms decides which view is shown and which answer is right. Rows are built when a loader
+asks for them, so that images are decoded when they are needed, in the loader's workers.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from explicit_learning.data.rows import SlotRow, View
     from explicit_learning.training.schedule import Rollout, Schedule
 
-__all__ = ["RolloutRows", "Shown", "gold_answer", "shown_view"]
+__all__ = ["RolloutRows", "SlotPrompt", "gold_answer", "shown_view"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """One prompt of a completion, and how the completion is judged.
+class SlotPrompt:
+    """The prompt of one completion, and what the completion is scored against.
 
     Attributes:
-        rollout: Which completion of the run.
+        rollout: Which completion of the run it is for.
         group_id: The slot's group.
         view: The view that is shown.
         question: The question.
-        choices: Its choices.
+        choices: The question's choices.
         answer_type: How answers are compared.
         gold: The answer body that is right for the view.
     """
@@ -61,10 +61,10 @@ def gold_answer(slot: SlotRow, arm: Arm) -> str:
 
 
 class RolloutRows(Dataset[dict[str, Any]]):
-    """The rows of the whole run, built on access.
+    """The rows of the whole run, each built when it is asked for.
 
-    Row i of the run is completion i of the schedule; ``REUSED`` is an empty row that stands for one that was sampled
-    earlier in its generation cycle.
+    Row i is for completion i of the schedule; row `REUSED` is empty and stands for one that was sampled earlier in its
+    generation cycle.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class RolloutRows(Dataset[dict[str, Any]]):
         rollout = self._schedule.rollout(index)
         slot = self._slots[rollout.slot_id]
         view = shown_view(slot, self._arm)
-        shown = Shown(
+        slot_prompt = SlotPrompt(
             rollout=rollout,
             group_id=slot.group_id,
             view=view,
@@ -97,5 +97,5 @@ class RolloutRows(Dataset[dict[str, Any]]):
         return {
             "prompt": prompt_messages(self._system, slot.question, slot.choices, image_count=len(view.images)),
             "images": [self._images.load(image, row=slot.slot_id) for image in view.images],
-            "shown": shown,
+            "slot_prompt": slot_prompt,
         }

@@ -1,8 +1,7 @@
-"""Certificates: one deterministic pass of TRL's SFT, completion tokens only.
+"""SFT: one deterministic pass of TRL's trainer over an arm's rows, with a loss on completion tokens only.
 
-TRL's collator decides which tokens have a loss; `tokens` counts the same ones beforehand, from text alone. What is
-counted here while training is what the collator really produced, and the two must agree at the end. The gate counted
-prompts in the same way; a prompt that the processor makes longer than the plan allows is refused here all the same.
+TRL's collator decides which tokens have a loss. `tokens` counts them before training, from text alone; this trainer
+counts the labels that the collator really makes. Both counts must be equal at the end.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import Dataset, Sampler, SequentialSampler
 from trl import SFTTrainer
 
-from explicit_learning.errors import Fault, Refusal
-from explicit_learning.training.state.checkpointing import DurableTrainer
+from explicit_learning.training.prompt_limit import refuse_long_prompt
+from explicit_learning.training.state.checkpointing import CheckpointingTrainer
 from explicit_learning.training.tokens import sft_example
 
 if TYPE_CHECKING:
@@ -24,14 +23,14 @@ if TYPE_CHECKING:
     from explicit_learning.data.images import ImageStore
     from explicit_learning.data.rows import SftRow
 
-__all__ = ["CertificateRows", "CertificateTrainer"]
+__all__ = ["OnePassSFTTrainer", "SftRows"]
 
 # Label of a token without a loss.
 IGNORED = -100
 
 
-class CertificateRows(Dataset[dict[str, Any]]):
-    """SFT rows in training order, as TRL reads them, with images decoded on access."""
+class SftRows(Dataset[dict[str, Any]]):
+    """SFT rows in training order, as TRL reads them; each image is decoded when its row is asked for."""
 
     def __init__(self, rows: Sequence[SftRow], *, system: str, images: ImageStore) -> None:
         self._rows = rows
@@ -49,20 +48,20 @@ class CertificateRows(Dataset[dict[str, Any]]):
         return {**sft_example(row, self._system), "images": images}
 
     def record_id(self, index: int) -> str:
-        """Return a row's name."""
+        """Return a row's record id."""
         return self._rows[index].record_id
 
 
-class CertificateTrainer(DurableTrainer, SFTTrainer):
-    """TRL's SFT trainer on certificates."""
+class OnePassSFTTrainer(CheckpointingTrainer, SFTTrainer):
+    """TRL's SFT trainer on rows in a fixed order."""
 
-    def __init__(self, *, rows: CertificateRows, max_prompt_tokens: int, **kwargs: Any) -> None:
+    def __init__(self, *, rows: SftRows, max_prompt_tokens: int, **kwargs: Any) -> None:
         self._rows = rows
         self._max_prompt_tokens = max_prompt_tokens
         super().__init__(train_dataset=rows, **kwargs)
 
     def row_sampler(self) -> Sampler[int]:
-        """Return the rows' own order: they come in training order, cut to whole steps."""
+        """Return the rows' own order: they are in training order, and end with a whole step."""
         return SequentialSampler(self.train_dataset)  # type: ignore[arg-type] # set by now
 
     def get_batch_samples(
@@ -79,20 +78,11 @@ class CertificateTrainer(DurableTrainer, SFTTrainer):
         return batches, items
 
     def _refuse_long_prompts(self, batches: Sequence[dict[str, torch.Tensor]]) -> None:
-        limit, context = self._max_prompt_tokens, self.loop.context
+        context = self.loop.context
         for position, batch in enumerate(batches):
             before_completion = (batch["labels"] != IGNORED).cumsum(dim=1) == 0
             lengths = (before_completion & (batch["attention_mask"] == 1)).sum(dim=1).tolist()
             batch_number = self.state.global_step * self.args.gradient_accumulation_steps + position
             first = (batch_number * context.world_size + context.rank) * len(lengths)
             for place, length in enumerate(lengths):
-                if length > limit:
-                    raise Refusal(
-                        Fault(
-                            gate="data",
-                            file=self._rows.record_id(first + place),
-                            found=f"a prompt of {length} tokens",
-                            expected=f"at most generation.max_prompt_tokens, {limit}: prompts are never truncated",
-                            fix="raise the limit, or shrink the images",
-                        )
-                    )
+                refuse_long_prompt(self._rows.record_id(first + place), length, limit=self._max_prompt_tokens)

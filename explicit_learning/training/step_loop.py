@@ -1,16 +1,15 @@
-"""What happens around every optimizer step, whichever trainer takes it.
+"""What happens around every optimizer step, in every trainer.
 
-Before the step, ranks agree in one all-reduce on everything that must not be decided alone: whether a loss or gradient
-is not finite (then all give up together, before the step is taken), whether somebody asked to stop, whether a token
-budget is too short for another generation cycle. After it, the plan's intervals decide about logging and saving, and
-the agreed wishes about stopping. A stop waits for the end of the generation cycle: a checkpoint inside one would sample
-it again.
+Before the step, ranks agree in one all-reduce on what no rank may decide alone: whether a loss or gradient is not
+finite (then all fail together, before the step is taken), whether a stop was requested, whether a token budget is too
+short for another generation cycle. After the step, the plan's intervals decide about logging and saving, and the agreed
+flags about stopping. A stop waits for the end of the generation cycle: a run that resumed inside one would sample it
+again.
 """
 
 from __future__ import annotations
 
 import math
-import resource
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import TrainerCallback
 
-from explicit_learning.launch.failures import NonFiniteLossError
-from explicit_learning.training.collectives import agree
+from explicit_learning.launch.outcomes import NonFiniteLossError
+from explicit_learning.training.collectives import any_rank
 from explicit_learning.training.counters import Counters
 from explicit_learning.training.metrics import plain_metrics
 
@@ -28,18 +27,18 @@ if TYPE_CHECKING:
 
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
-    from explicit_learning.launch.context import RankContext
+    from explicit_learning.launch.rank import RankContext
     from explicit_learning.rundir.outcome import Status
     from explicit_learning.training.metrics import MetricsFile
 
-__all__ = ["Loop", "StepLoop", "peak_memory_bytes"]
+__all__ = ["LoopState", "StepCallback"]
 
 PROGRESS_SECONDS = 5.0
-SHOWN = ("loss", "reward", "mean_token_accuracy", "grad_norm", "kl")
+PROGRESS_METRICS = ("loss", "reward", "mean_token_accuracy", "grad_norm", "kl")
 
 
 @dataclass(slots=True, kw_only=True)
-class Loop:
+class LoopState:
     """What trainer, callback and backend share about the run in progress.
 
     Attributes:
@@ -54,7 +53,7 @@ class Loop:
         gradient_norm: The last step's gradient norm, before clipping.
         status: How the run ended, once it has.
         seconds: Time from the first step of this launch to its last.
-        before_first_step: Called once, before the first step of a resumed run.
+        before_first_step: Function to call once, before the first step of a resumed run.
     """
 
     context: RankContext
@@ -71,28 +70,28 @@ class Loop:
     before_first_step: Callable[[], None] | None = None
 
     def check_before_first_step(self) -> None:
-        """Call what is to be called before the first step, if it has not been."""
+        """Call `before_first_step`, unless it was called already."""
         check, self.before_first_step = self.before_first_step, None
         if check is not None:
             check()
 
 
-class StepLoop(TrainerCallback):
+class StepCallback(TrainerCallback):
     """The callback that drives logging, saving and stopping."""
 
-    def __init__(self, loop: Loop, restore: Callable[[], None] | None) -> None:
+    def __init__(self, loop: LoopState, restore: Callable[[], None] | None) -> None:
         """Set up.
 
         Args:
-            loop: What is shared.
-            restore: Called when a resumed run begins, after the trainer has set its counters to zero.
+            loop: The state shared with trainer and backend.
+            restore: Function to call when a resumed run starts, after the trainer has set its counters to zero.
         """
         self.loop = loop
         self._restore = restore
         self._stop = self._short = False
         self._before: list[torch.Tensor] = []
         self._started = time.monotonic()
-        self._said = 0.0
+        self._progress_shown = 0.0
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Start the clock, and take over what a checkpoint had counted."""
@@ -113,7 +112,7 @@ class StepLoop(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Agree with all ranks, and refuse a step that is not finite.
+        """Agree with all ranks, and fail before a step whose loss or gradient is not finite.
 
         Raises:
             NonFiniteLossError: On every rank, if a loss or the gradient is not finite on any.
@@ -121,7 +120,7 @@ class StepLoop(TrainerCallback):
         del control
         loop = self.loop
         finite = loop.losses_finite and math.isfinite(loop.gradient_norm)
-        broken, self._stop, self._short = agree(
+        broken, self._stop, self._short = any_rank(
             [not finite, loop.context.stop.requested(), loop.budget_is_short()], args.device
         )
         if broken:
@@ -136,7 +135,7 @@ class StepLoop(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Count the step, and note one that did nothing."""
+        """Count the step, and record whether it changed the adapter and had a gradient."""
         del args, control
         counters, step = self.loop.counters, state.global_step + 1
         after = _trainable(kwargs["model"])
@@ -144,7 +143,7 @@ class StepLoop(TrainerCallback):
         self._before = []
         if not moved and any(group["lr"] > 0 for group in kwargs["optimizer"].param_groups):
             if not counters.unchanged_adapter_steps:
-                self.loop.context.say(f"step {step} left the adapter unchanged; further such steps are only counted")
+                self.loop.context.say(f"step {step} did not change the adapter; further such steps are only counted")
             counters.unchanged_adapter_steps.append(step)
         if self.loop.gradient_norm == 0.0:
             counters.zero_gradient_steps.append(step)
@@ -180,23 +179,16 @@ class StepLoop(TrainerCallback):
         del args, control
         logs: dict[str, Any] = kwargs.get("logs") or {}
         if "loss" not in logs:
-            return  # the summary that a trainer logs when it ends
+            return  # this is the summary that a trainer logs when it ends
         row = plain_metrics(state.global_step, logs)
         if self.loop.metrics is not None:
             self.loop.metrics.append(row)
         now = time.monotonic()
-        if now - self._said >= PROGRESS_SECONDS or state.global_step >= state.max_steps:
-            self._said = now
-            shown = "  ".join(f"{name} {row[name]:.4g}" for name in SHOWN if row.get(name) is not None)
-            self.loop.context.say(f"step {state.global_step}/{state.max_steps}  {shown}")
+        if now - self._progress_shown >= PROGRESS_SECONDS or state.global_step >= state.max_steps:
+            self._progress_shown = now
+            values = "  ".join(f"{name} {row[name]:.4g}" for name in PROGRESS_METRICS if row.get(name) is not None)
+            self.loop.context.say(f"step {state.global_step}/{state.max_steps}  {values}")
 
 
 def _trainable(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
-
-
-def peak_memory_bytes(device: torch.device) -> int:
-    """Return this process's highest memory so far: allocated on the GPU, or resident on a CPU."""
-    if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,69 +1,25 @@
-"""Which modules get an adapter, resolved once and by name.
-
-``all-linear`` means something else to every library that reads it: PEFT's answer depends on the model's head, and its
-shortened list of suffixes on what other modules exist. The plan's ``lora`` block is therefore resolved here to the full
-names of linear modules, and that list is what training, saving and refusal all use.
-"""
+"""The planned adapter as PEFT's configuration, with its modules named in full."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explicit_learning.errors import Fault, Refusal, found_text
+from explicit_learning.inputs.lora_targets import shortest_suffixes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from peft import LoraConfig
     from torch import nn
 
     from explicit_learning.plan.typed_plan import Lora
 
-__all__ = ["lora_config", "resolve_targets", "shortest_suffixes"]
+__all__ = ["linear_names", "lora_config"]
 
 
-def resolve_targets(model: nn.Module, lora: Lora) -> tuple[str, ...]:
-    """Return the sorted full names of the linear modules that the plan gives an adapter.
-
-    Raises:
-        Refusal: If a named module is in the model under no linear module, or nothing is left to train.
-    """
+def linear_names(model: nn.Module) -> list[str]:
+    """Return the full names of a model's linear modules."""
     from torch import nn
 
-    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    if lora.target_modules == "all-linear":
-        wanted = linear
-    else:
-        patterns = (lora.target_modules,) if isinstance(lora.target_modules, str) else lora.target_modules
-        unknown = [pattern for pattern in patterns if not any(_names(name, pattern) for name in linear)]
-        if unknown:
-            raise Refusal(
-                Fault(
-                    gate="model",
-                    pointer="/lora/target_modules",
-                    found=found_text(unknown),
-                    expected=f"names of linear modules, such as {', '.join(shortest_suffixes(linear, ())[:8])}",
-                    fix="correct the names, or use all-linear",
-                )
-            )
-        wanted = [name for name in linear if any(_names(name, pattern) for pattern in patterns)]
-    chosen = sorted(name for name in wanted if not any(_names(name, pattern) for pattern in lora.exclude_modules))
-    if not chosen:
-        raise Refusal(
-            Fault(
-                gate="model",
-                pointer="/lora",
-                found="no module is left to train",
-                expected="at least one linear module with an adapter",
-                fix="widen target_modules or narrow exclude_modules",
-            )
-        )
-    return tuple(chosen)
-
-
-def _names(name: str, pattern: str) -> bool:
-    """Whether a pattern (whole trailing components) names a module."""
-    return name == pattern or name.endswith(f".{pattern}")
+    return [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
 
 
 def lora_config(lora: Lora, *, targets: tuple[str, ...], base: nn.Module) -> LoraConfig:
@@ -72,7 +28,7 @@ def lora_config(lora: Lora, *, targets: tuple[str, ...], base: nn.Module) -> Lor
     Args:
         lora: The plan's block.
         targets: Full names of the modules that get an adapter.
-        base: The base model, whose other modules the short names must not reach.
+        base: The base model; the short names must not fit its other modules.
     """
     from peft import LoraConfig
 
@@ -85,19 +41,3 @@ def lora_config(lora: Lora, *, targets: tuple[str, ...], base: nn.Module) -> Lor
         task_type=lora.task_type,
         target_modules=shortest_suffixes(targets, others),
     )
-
-
-def shortest_suffixes(targets: Iterable[str], others: Iterable[str]) -> list[str]:
-    """Return the sorted suffixes, as short as possible, that name all targets and none of the other modules.
-
-    Adapter files carry this list instead of hundreds of full names; readers match it by suffix, so it must not reach a
-    module that has no adapter.
-    """
-    taken = {".".join(name.split(".")[start:]) for name in others for start in range(name.count(".") + 1)}
-    return sorted({_shortest(name, taken) for name in targets})
-
-
-def _shortest(name: str, taken: set[str]) -> str:
-    parts = name.split(".")
-    suffixes = (".".join(parts[start:]) for start in range(len(parts) - 1, -1, -1))
-    return next((suffix for suffix in suffixes if suffix not in taken), name)

@@ -1,8 +1,8 @@
-"""How many tokens an SFT pass trains on, known before anything is trained.
+"""How many tokens an SFT pass trains on, counted before anything is trained.
 
-A cap in loss tokens is only meaningful if the count is that of the trainer. The count is therefore made from the very
-text that TRL renders for a row, with the model's own tokenizer; a test compares it with the labels of TRL's collator,
-token for token. Images do not matter here: a completion has none.
+A cap in loss tokens only means something if the count is the trainer's. So the text that TRL renders for a row is
+counted with the model's own tokenizer; a test compares the count with the labels of TRL's collator, token for token.
+Images do not matter here: a completion has none.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def loss_token_counts(processor: ProcessorMixin, rows: Sequence[SftRow], system:
         texts = []
         for row in rows[start : start + BATCH]:
             example = sft_example(row, system)
-            # Stand-ins for the images: rendering needs to know where they are, not what they show.
+            # Stand-ins for the images: rendering needs their positions, not their pixels.
             example["prompt"] = prepare_multimodal_messages(example["prompt"], images=[None] * len(row.images))
             texts.append(apply_chat_template(example, processor)["completion"])
         encoded = processor.tokenizer(texts, add_special_tokens=False)
@@ -89,7 +89,7 @@ def count_sft_pass(model: Path, prompt: str, dataset: Path, plan: dict[str, Any]
         plan: The filled draft: arm, data seed, batch geometry and cap are read from it.
 
     Raises:
-        Refusal: If a row is wrong.
+        Refusal: If a row breaks its contract.
     """
     from explicit_learning.training.policy import load_processor
 
@@ -102,14 +102,14 @@ def count_sft_pass(model: Path, prompt: str, dataset: Path, plan: dict[str, Any]
 
 
 def count_sft_steps(plan: dict[str, Any], steps: int) -> SftPass:
-    """Count the first steps of a frozen SFT plan, at most as many as its rows give.
+    """Count the tokens of the first steps of a frozen SFT plan, or of fewer if its rows end earlier.
 
     Args:
         plan: The plan, with absolute paths.
-        steps: How many steps.
+        steps: Number of steps.
 
     Raises:
-        Refusal: If a row is wrong.
+        Refusal: If a row breaks its contract.
     """
     from explicit_learning.training.policy import load_processor
 

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from explicit_learning.accounting.binding import Binding
-from explicit_learning.accounting.ledger import Ledger, LedgerEntry
+from explicit_learning.accounting.ledger import Ledger
+from explicit_learning.accounting.rows import SampledCompletion
 from explicit_learning.accounting.set_aside import Discarded, discarded
 from explicit_learning.errors import Refusal
 
@@ -31,9 +32,9 @@ BINDING = Binding(
 )
 
 
-def entries(slots: range) -> list[LedgerEntry]:
+def entries(slots: range) -> list[SampledCompletion]:
     return [
-        LedgerEntry(slot_id=f"s{slot}", visit=0, generation=generation, token_count=3 + slot)
+        SampledCompletion(slot_id=f"s{slot}", visit=0, generation=generation, token_count=3 + slot)
         for slot in slots
         for generation in range(2)
     ]

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from explicit_learning.accounting.frontier import Frontier
-from explicit_learning.accounting.ledger import Ledger, LedgerEntry
+from explicit_learning.accounting.frontier import Frontier, RankFrontiers
+from explicit_learning.accounting.ledger import Ledger, read_ledger
+from explicit_learning.accounting.rows import LedgerEntry, SampledCompletion
 from explicit_learning.accounting.set_aside import Discarded, SetAside, discarded
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.schema import validate
+from explicit_learning.files.typed_json import to_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
 FILE = "accounting/rank-0/ledger.jsonl"
 
 
-def entry(slot: str = "s1", visit: int = 0, generation: int = 0, token_count: int = 5) -> LedgerEntry:
-    return LedgerEntry(slot_id=slot, visit=visit, generation=generation, token_count=token_count)
+def entry(slot: str = "s1", visit: int = 0, generation: int = 0, token_count: int = 5) -> SampledCompletion:
+    return SampledCompletion(slot_id=slot, visit=visit, generation=generation, token_count=token_count)
 
 
 def test_bytes_are_known(tmp_path: Path, binding: Binding) -> None:
@@ -34,10 +36,11 @@ def test_bytes_are_known(tmp_path: Path, binding: Binding) -> None:
         frontier = ledger.frontier()
     lines = (tmp_path / FILE).read_bytes().splitlines()
     assert lines[1] == (b'{"generation":0,"run_id":"digits-answer_grpo-0","slot_id":"s1","token_count":5,"visit":0}')
-    assert json.loads(lines[0]) == binding.header("ledger")
+    assert json.loads(lines[0]) == to_json(binding.header("ledger"))
     assert validate(json.loads(lines[0]), "accounting-header", gate="test", file=FILE) == []
     assert validate(json.loads(lines[1]), "ledger-entry", gate="test", file=FILE) == []
-    assert validate(frontier.to_json(), "frontier", gate="test", file=FILE) == []
+    frontiers = to_json(RankFrontiers(rank=0, ledger=frontier, trace=frontier))
+    assert validate(frontiers, "rank-frontiers", gate="test", file=FILE) == []
     data = (tmp_path / FILE).read_bytes()
     digest = hashlib.sha256(data).hexdigest()
     assert frontier == Frontier(file=FILE, offset=len(data), rows=2, tokens=12, digest=digest)
@@ -69,7 +72,7 @@ def test_shares_and_remaining_tokens(tmp_path: Path, binding: Binding) -> None:
     ],
 )
 def test_a_refused_batch_leaves_nothing(
-    tmp_path: Path, binding: Binding, batch: list[LedgerEntry], found: list[str]
+    tmp_path: Path, binding: Binding, batch: list[SampledCompletion], found: list[str]
 ) -> None:
     with Ledger.open(tmp_path, binding) as ledger:
         ledger.append([entry()])
@@ -223,3 +226,40 @@ def test_a_closed_ledger_says_so(tmp_path: Path, binding: Binding) -> None:
         ledger.append([entry()])
     with pytest.raises(ValueError, match="closed"):
         ledger.frontier()
+
+
+def test_entries_are_read_back_typed(tmp_path: Path, binding: Binding) -> None:
+    with Ledger.open(tmp_path, binding) as ledger:
+        ledger.append([entry(), entry(generation=1, token_count=7)])
+    assert list(read_ledger(tmp_path, binding)) == [
+        LedgerEntry(run_id="digits-answer_grpo-0", slot_id="s1", visit=0, generation=0, token_count=5),
+        LedgerEntry(run_id="digits-answer_grpo-0", slot_id="s1", visit=0, generation=1, token_count=7),
+    ]
+
+
+def test_an_entry_that_breaks_its_schema_is_not_written(tmp_path: Path, binding: Binding) -> None:
+    with Ledger.open(tmp_path, binding) as ledger:
+        with pytest.raises(Refusal) as refusal:
+            ledger.append([entry(), entry(slot="no slot")])
+        assert [fault.pointer for fault in refusal.value.faults] == ["/slot_id"]
+        assert refusal.value.exit_code == ExitCode.INTERNAL
+        ledger.append([entry()])
+    assert len(list(read_ledger(tmp_path, binding))) == 1
+
+
+def test_a_header_that_breaks_its_schema_is_not_written(tmp_path: Path, binding: Binding) -> None:
+    with pytest.raises(Refusal, match="/run_ceiling"):
+        Ledger.open(tmp_path, dataclasses.replace(binding, run_ceiling=0))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_entry_that_breaks_its_schema_is_refused_at_a_resume(tmp_path: Path, binding: Binding) -> None:
+    with Ledger.open(tmp_path, binding) as ledger:
+        ledger.append([entry()])
+        frontier = ledger.frontier()
+    data = (tmp_path / FILE).read_bytes().replace(b'"slot_id":"s1"', b'"slot_id":"!1"')
+    (tmp_path / FILE).write_bytes(data)
+    changed = dataclasses.replace(frontier, digest=hashlib.sha256(data).hexdigest())
+    with pytest.raises(Refusal) as refusal:
+        Ledger.open(tmp_path, binding, changed)
+    assert [(fault.file, fault.pointer) for fault in refusal.value.faults] == [(f"{tmp_path / FILE}:2", "/slot_id")]

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from tests.support.chaos.array import part_of
-from tests.support.chaos.worlds import World
+from tests.support.chaos.worlds import ChaosWorld
 
 # "2/3" leaves of the covering array the second of three parts; `.ci/run` takes them in turn.
 PART_VARIABLE = "CHAOS_PART"
@@ -23,5 +23,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return World.make(tmp_path_factory.mktemp("world"))
+def world(tmp_path_factory: pytest.TempPathFactory) -> ChaosWorld:
+    return ChaosWorld.make(tmp_path_factory.mktemp("world"))

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from explicit_learning.rundir.checkpoints import complete_checkpoints, read_mark
+from explicit_learning.rundir.checkpoint_mark import read_mark
+from explicit_learning.rundir.checkpoints import complete_checkpoints
 from tests.support.chaos.launching import Launch
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.chaos.worlds import World
+    from tests.support.chaos.worlds import ChaosWorld
 
 pytestmark = pytest.mark.chaos
 
@@ -30,7 +31,7 @@ def tokens_by_step(run: Path, rank: int) -> list[int]:
     return [sum(steps[step] for step in range(end + 1)) for end in sorted(steps)]
 
 
-def test_one_short_rank_ends_the_run_on_both(world: World, tmp_path: Path) -> None:
+def test_one_short_rank_ends_the_run_on_both(world: ChaosWorld, tmp_path: Path) -> None:
     spent = [tokens_by_step(world.reference("answer_grpo", 2), rank)[STEP - 1] for rank in (0, 1)]
     assert spent[0] != spent[1], "both ranks would run short together"
     bound = ROWS * LONGEST

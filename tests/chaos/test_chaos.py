@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.support.chaos.array import Key
     from tests.support.chaos.strikes import Strike
-    from tests.support.chaos.worlds import World
+    from tests.support.chaos.worlds import ChaosWorld
 
 pytestmark = pytest.mark.chaos
 
@@ -32,7 +32,7 @@ TRIES = 3
 
 
 @pytest.mark.parametrize("key", CHAINS, ids=["-".join(map(str, key)) for key in CHAINS])
-def test_a_struck_run_ends_like_one_that_was_left_alone(world: World, tmp_path: Path, key: Key) -> None:
+def test_a_struck_run_ends_like_one_that_was_left_alone(world: ChaosWorld, tmp_path: Path, key: Key) -> None:
     (arm, ranks, workers), chain = key, CHAINS[key]
     needs_disk = any(each.way == "disk full" for each in chain)
     if needs_disk and not may_mount():

@@ -16,13 +16,13 @@ from tests.support.chaos.strikes import Strike, launched_until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.chaos.worlds import World
+    from tests.support.chaos.worlds import ChaosWorld
 
 pytestmark = pytest.mark.chaos
 
 
 def test_a_run_of_forked_processes_is_bit_for_bit_one_of_fresh_processes(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: ChaosWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forked = world.reference("intervention_grpo", 2)
     monkeypatch.setenv(preloaded.FRESH_VARIABLE, "1")
@@ -32,7 +32,7 @@ def test_a_run_of_forked_processes_is_bit_for_bit_one_of_fresh_processes(
     assert not compare(run, forked)
 
 
-def test_forked_ranks_are_children_of_their_launcher_and_die_with_it(world: World, tmp_path: Path) -> None:
+def test_forked_ranks_are_children_of_their_launcher_and_die_with_it(world: ChaosWorld, tmp_path: Path) -> None:
     plan, steps = world.plan("answer_grpo", 2, 1), world.steps("answer_grpo", 2)
     with launched_until(Strike(point="mid-append", way="launcher"), plan, tmp_path / "run", steps=steps) as (launch, _):
         ranks, family = launch.ranks(), launch.family()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.support.chaos.worlds import World
+    from tests.support.chaos.worlds import ChaosWorld
 
 pytestmark = pytest.mark.chaos
 
@@ -54,7 +54,7 @@ WAYS: tuple[Callable[[Launch], None], ...] = (
 )
 
 
-def test_every_signal_leads_to_one_checkpoint_and_the_run_goes_on(world: World, tmp_path: Path) -> None:
+def test_every_signal_leads_to_one_checkpoint_and_the_run_goes_on(world: ChaosWorld, tmp_path: Path) -> None:
     plan, steps, run = world.plan("answer_grpo", 2, 2), world.steps("answer_grpo", 2), tmp_path / "run"
     for number, send in enumerate(WAYS, start=1):
         with launched_until(SAMPLED, plan, run, "--audit", steps=steps) as (launch, reached):

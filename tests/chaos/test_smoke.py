@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from explicit_learning.freeze.freezing import SftPass
-    from tests.support.chaos.worlds import World
+    from tests.support.chaos.worlds import ChaosWorld
 
 pytestmark = pytest.mark.chaos
 
@@ -49,7 +49,7 @@ def smoke(plan: Path, run: Path) -> subprocess.CompletedProcess[str]:
     return preloaded.run(arguments, cwd=run.parent)
 
 
-def test_phase_one_by_run_and_phase_two_by_smoke(world: World, tmp_path: Path) -> None:
+def test_phase_one_by_run_and_phase_two_by_smoke(world: ChaosWorld, tmp_path: Path) -> None:
     main, run = world.plan("answer_grpo_kl", 2), tmp_path / "run"
     file = tmp_path / "run.plan.json"
     write_smoke_plan(smoke_plan(json.loads(main.read_bytes()), file=main, out=file, count_steps=no_count), file)
@@ -87,7 +87,7 @@ def test_phase_one_by_run_and_phase_two_by_smoke(world: World, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("arm", ["sft_certificate", "papo", "evi_po"])
-def test_both_phases_by_one_command(world: World, tmp_path: Path, arm: str) -> None:
+def test_both_phases_by_one_command(world: ChaosWorld, tmp_path: Path, arm: str) -> None:
     """For the trainers that the other tests leave out."""
     run = tmp_path / "run"
     done = smoke(world.plan(arm, 1), run)
@@ -107,7 +107,7 @@ def test_both_phases_by_one_command(world: World, tmp_path: Path, arm: str) -> N
         assert marker["loss_terms"].keys() > {"policy"}
 
 
-def test_an_interrupted_smoke_run_goes_on(world: World, tmp_path: Path) -> None:
+def test_an_interrupted_smoke_run_goes_on(world: ChaosWorld, tmp_path: Path) -> None:
     # An arm whose steps take long enough for the signal to arrive before the boundary does.
     main, run = world.plan("answer_grpo_kl", 1), tmp_path / "run"
     with Launch.of(main, run, command="smoke") as launch:

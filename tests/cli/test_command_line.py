@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 from explicit_learning.cli import COMMANDS, main
 from explicit_learning.files.resources import PLANS, ROOT
 from explicit_learning.files.schema import load_schema
-from tests.support.golden_plan import PLAN, plan_with
+from tests.support.plans import PLAN, plan_with
 
 
 def write(path: Path, document: Any) -> str:
@@ -51,7 +51,7 @@ def test_a_seed_out_of_range_writes_nothing(
 ) -> None:
     answer = run_json(capsys, *command, "--out", str(tmp_path / "out"), "--seed", seed)
     assert answer["exit_code"] == 64
-    assert "is no integer from 0 to 4294967295" in answer["faults"][0]["found"]
+    assert "is not an integer from 0 to 4294967295" in answer["faults"][0]["found"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -85,7 +85,7 @@ def test_a_demo_does_not_begin_among_a_stranger_s_files(tmp_path: Path, capsys: 
     (tmp_path / "thesis.tex").write_text("x")
     answer = run_json(capsys, "demo", "--quick", "--out", str(tmp_path))
     assert answer["exit_code"] == 73
-    assert answer["faults"][0]["found"] == "it holds files that are no run: thesis.tex"
+    assert answer["faults"][0]["found"] == "it holds files that do not belong to a run: thesis.tex"
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 

@@ -14,6 +14,7 @@ from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.resources import PLANS, ROOT
 from explicit_learning.model_files.tensors import file_tensors_sha256
 from explicit_learning.rundir.run_lock import hold_run
+from tests.support.run_directory_table import undocumented_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,6 +84,7 @@ def test_from_a_draft_to_a_completed_run_and_its_evaluation(tmp_path: Path, digi
     (evaluation,) = json.loads(evaluated.stdout)["evaluations"]
     assert evaluation["rows"] == sum(block["rows"] for block in evaluation["relations"].values())
     assert evaluation["malformed"] == 0, "decoding is constrained to the answer contract"
+    assert undocumented_files(run) == []
 
 
 def test_a_run_by_another_environment_is_refused_before_it_starts(tmp_path: Path, digits_manifest: Path) -> None:

@@ -1,4 +1,4 @@
-"""Run directories for the tests of provenance."""
+"""Run directories for the tests of completion."""
 
 from __future__ import annotations
 

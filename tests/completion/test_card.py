@@ -11,7 +11,7 @@ from explicit_learning.completion.lifecycle import after_ranks
 from explicit_learning.errors import ExitCode
 from explicit_learning.rundir.run_manifest import read_run_manifest
 from tests.support.finished_run import COMMIT, Run, plan_document
-from tests.support.smoke_run import SMOKE, SMOKE_FACTS, audit, smoke_run
+from tests.support.smoke_run import SMOKE, SMOKE_REPORT, audit, smoke_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,8 +23,9 @@ def card(run: Run) -> str:
     return finished(run)
 
 
-def finished(run: Run, **facts: int) -> str:
-    assert after_ranks(run.launch_manifest(), run.completed(run.facts(run.save_adapter(), **facts))) == ExitCode.DONE
+def finished(run: Run, **report: int) -> str:
+    outcomes = run.completed(run.reports(run.save_adapter(), **report))
+    assert after_ranks(run.launch_manifest(), outcomes).exit_code == ExitCode.DONE
     return (run.folder / "final-adapter" / "README.md").read_text()
 
 
@@ -45,7 +46,7 @@ def test_identities_counts_and_command(rl: Run) -> None:
     manifest = read_run_manifest(rl.folder)
     for digest in ("1", "2", "4", "5", "6", "7", "8"):
         assert f"| `{digest * 64}` |" in text
-    for value in (rl.plan.frozen_config_sha256, manifest["run_manifest_sha256"], COMMIT, rl.plan.code_commit):
+    for value in (rl.plan.frozen_config_sha256, manifest.run_manifest_sha256, COMMIT, rl.plan.code_commit):
         assert f"`{value}`" in text
     assert "| sampled_tokens | 132 |" in text
     assert "| loss | 0.25 |" in text
@@ -58,7 +59,7 @@ def test_identities_counts_and_command(rl: Run) -> None:
 def test_gpus_and_smoke_runs(tmp_path: Path) -> None:
     run = smoke_run(tmp_path / "run", plan_document(**SMOKE, hardware__accelerator="cuda"))
     audit(run)
-    text = finished(run, **SMOKE_FACTS)
+    text = finished(run, **SMOKE_REPORT)
     assert "docker run --rm --gpus all -v" in text
     assert "smoke run: it shows that the run works" in text
 

@@ -10,36 +10,38 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from explicit_learning.completion.lifecycle import Preparation, after_ranks
-from explicit_learning.completion.marker import read_marker
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.hashing import sha256_file, snapshot
+from explicit_learning.files.typed_json import to_json
+from explicit_learning.rundir.completion_marker import Launches, read_marker
 from explicit_learning.rundir.events import read_events
 from explicit_learning.rundir.outcome import RankOutcome
 from explicit_learning.rundir.run_manifest import read_run_manifest, set_status
 from explicit_learning.rundir.smoke_boundary import prove_boundary
 from tests.support.finished_run import COMMIT, Run, plan_document, sft_document
-from tests.support.smoke_run import SMOKE, SMOKE_FACTS, audit, smoke_run
+from tests.support.smoke_run import SMOKE, SMOKE_REPORT, audit, smoke_run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def status(run: Run) -> str:
-    return str(read_run_manifest(run.folder)["status"])
+    return read_run_manifest(run.folder).status
 
 
 def kinds(run: Run) -> list[str]:
     events, torn = read_events(run.folder)
     assert torn == 0
-    return [event["kind"] for event in events]
+    return [event.kind for event in events]
 
 
 def finish(run: Run, **changes: Any) -> ExitCode:
-    return after_ranks(run.launch_manifest(), run.completed(run.facts(run.save_adapter(), **changes)))
+    outcomes = run.completed(run.reports(run.save_adapter(), **changes))
+    return after_ranks(run.launch_manifest(), outcomes).exit_code
 
 
-def stopped(step: int, **facts: Any) -> RankOutcome:
-    return RankOutcome(status="stopped", optimizer_step=step, checkpoint=f"checkpoint-{step}", facts=facts)
+def stopped(step: int, **measured: Any) -> RankOutcome:
+    return RankOutcome(status="stopped", optimizer_step=step, checkpoint=f"checkpoint-{step}", **measured)
 
 
 def test_a_fresh_run(rl: Run) -> None:
@@ -47,11 +49,11 @@ def test_a_fresh_run(rl: Run) -> None:
     assert (preparation.action, preparation.checkpoint) == ("fresh", None)
     assert (rl.folder / "plan.json").read_bytes() == rl.plan_bytes
     manifest = read_run_manifest(rl.folder)
-    assert manifest["status"] == "running"
-    assert manifest["frozen"]["plan_sha256"] == sha256_file(rl.folder / "plan.json")
-    assert preparation.run_manifest_sha256 == manifest["run_manifest_sha256"]
+    assert manifest.status == "running"
+    assert manifest.frozen.plan_sha256 == sha256_file(rl.folder / "plan.json")
+    assert preparation.run_manifest_sha256 == manifest.run_manifest_sha256
     assert kinds(rl) == ["gates", "launch"]
-    assert read_events(rl.folder)[0][1]["data"] == {
+    assert read_events(rl.folder)[0][1].data == {
         "launch_id": "launch-1",
         "action": "fresh",
         "checkpoint": None,
@@ -64,11 +66,12 @@ def test_an_rl_run_completes(rl: Run) -> None:
     rl.prepare()
     rl.checkpoint(3, rl.sample())
     assert finish(rl) == ExitCode.DONE
-    manifest, (marker, marker_sha256) = read_run_manifest(rl.folder), read_marker(rl.folder)
-    assert (manifest["status"], manifest["trained"]) == ("completed", True)
-    assert manifest["completion"]["completion_marker_sha256"] == marker_sha256
-    assert (marker["status"], marker["trained"]) == ("completed", True)
-    assert marker["counts"] == {
+    manifest, marker = read_run_manifest(rl.folder), read_marker(rl.folder)
+    assert (manifest.status, manifest.trained) == ("completed", True)
+    assert manifest.completion is not None
+    assert manifest.completion.completion_marker_sha256 == sha256_file(rl.folder / "training-complete.json")
+    assert (marker.status, marker.trained) == ("completed", True)
+    assert to_json(marker.counts) == {
         "optimizer_steps": 3,
         "records": 12,
         "sft_loss_tokens": None,
@@ -83,27 +86,27 @@ def test_an_rl_run_completes(rl: Run) -> None:
         "discarded_completions": 0,
         "discarded_tokens": 0,
     }
-    for entry in marker["accounting"]:
-        for kind in ("ledger", "trace"):
-            path = rl.folder / entry[kind]["file"]
-            assert (entry[kind]["digest"], entry[kind]["offset"]) == (sha256_file(path), path.stat().st_size)
-            assert (entry[kind]["rows"], entry[kind]["tokens"]) == (12, 66)
-    assert marker["adapter"]["files"] == snapshot(rl.folder / "final-adapter")
-    assert set(marker["adapter"]["files"]) == {"README.md", "adapter_config.json", "adapter_model.safetensors"}
-    (checkpoint,) = marker["checkpoints"]
-    assert checkpoint["mark_sha256"] == sha256_file(rl.folder / "checkpoint-3" / "complete.json")
-    assert checkpoint["files"].keys() == {
+    for entry in marker.accounting:
+        for frontier in (entry.ledger, entry.trace):
+            path = rl.folder / frontier.file
+            assert (frontier.digest, frontier.offset) == (sha256_file(path), path.stat().st_size)
+            assert (frontier.rows, frontier.tokens) == (12, 66)
+    assert marker.adapter.files == snapshot(rl.folder / "final-adapter")
+    assert set(marker.adapter.files) == {"README.md", "adapter_config.json", "adapter_model.safetensors"}
+    (checkpoint,) = marker.checkpoints
+    assert checkpoint.mark_sha256 == sha256_file(rl.folder / "checkpoint-3" / "complete.json")
+    assert checkpoint.files.keys() == {
         "accounting/rank-0.json",
         "accounting/rank-1.json",
         "adapter_model.safetensors",
         "trainer_state.json",
     }
-    assert marker["identities"]["final_adapter_tensors_sha256"] == marker["adapter"]["tensors_sha256"]
-    assert marker["launches"] == {"count": 1, "resumed_from": [], "measured": 1}
-    assert marker["memory"] == {"peak_bytes_by_rank": [1000, 1000]}
-    assert marker["compute"] == {"device_seconds": 3.0}
-    assert marker["metrics"] == {"step": 2, "loss": 0.25, "reward": None}
-    assert marker["zero_gradient_steps"] == [2]
+    assert marker.identities.final_adapter_tensors_sha256 == marker.adapter.tensors_sha256
+    assert marker.launches == Launches(count=1, resumed_from=(), measured=1)
+    assert marker.memory.peak_bytes_by_rank == (1000, 1000)
+    assert marker.compute.device_seconds == 3.0
+    assert marker.metrics == {"step": 2, "loss": 0.25, "reward": None}
+    assert marker.zero_gradient_steps == (2,)
     assert kinds(rl) == ["gates", "launch", "exit"]
 
 
@@ -111,33 +114,34 @@ def test_an_sft_run_completes_with_nulls_where_nothing_was_sampled(sft: Run) -> 
     sft.prepare()
     sft.checkpoint(3)
     assert finish(sft) == ExitCode.DONE
-    marker, _ = read_marker(sft.folder)
-    counts = {name: value for name, value in marker["counts"].items() if value is not None}
+    marker = read_marker(sft.folder)
+    counts = {name: value for name, value in to_json(marker.counts).items() if value is not None}
     expected = {"optimizer_steps": 3, "records": 24, "sft_loss_tokens": 480, "sft_loss_token_ceiling": 500}
     assert counts == expected
-    assert (marker["accounting"], marker["reward"], marker["objective"]) == ([], None, None)
+    assert (marker.accounting, marker.reward, marker.objective) == ((), None, None)
 
 
 @pytest.mark.parametrize("document", [plan_document(**SMOKE), sft_document(**SMOKE)], ids=["rl", "sft"])
 def test_a_smoke_run_never_becomes_trained(tmp_path: Path, document: dict[str, Any]) -> None:
     run = smoke_run(tmp_path / "run", document)
     audit(run)
-    facts = {"optimizer_steps": 6} if run.is_sft else SMOKE_FACTS
-    assert finish(run, **facts) == ExitCode.DONE
-    assert read_run_manifest(run.folder)["status"] == "completed"
-    assert read_run_manifest(run.folder)["trained"] is False
-    marker, _ = read_marker(run.folder)
-    assert marker["trained"] is False
-    probe = marker["resume_probe"]
-    assert probe["boundary_sha256"] == sha256_file(run.folder / "smoke-resume-boundary.json")
-    (entry,) = probe["audits"]
-    assert (entry["checkpoint"], entry["passed"]) == ("checkpoint-5", True)
-    assert entry["sha256"] == sha256_file(run.folder / entry["file"])
+    report = {"optimizer_steps": 6} if run.is_sft else SMOKE_REPORT
+    assert finish(run, **report) == ExitCode.DONE
+    assert read_run_manifest(run.folder).status == "completed"
+    assert read_run_manifest(run.folder).trained is False
+    marker = read_marker(run.folder)
+    assert marker.trained is False
+    probe = marker.resume_probe
+    assert probe is not None
+    assert probe.boundary_sha256 == sha256_file(run.folder / "smoke-resume-boundary.json")
+    (entry,) = probe.audits
+    assert (entry.checkpoint, entry.passed) == ("checkpoint-5", True)
+    assert entry.sha256 == sha256_file(run.folder / entry.file)
 
 
 def test_a_smoke_run_without_its_proof_is_not_complete(tmp_path: Path) -> None:
     run = smoke_run(tmp_path / "run", plan_document(**SMOKE))
-    assert finish(run, **SMOKE_FACTS) == ExitCode.INTERNAL
+    assert finish(run, **SMOKE_REPORT) == ExitCode.INTERNAL
     assert status(run) == "failed"
     assert exit_faults(run) == {"/resume_audits": "0 resume audits of the last launch, 0 of them passed"}
 
@@ -146,7 +150,7 @@ def test_a_smoke_run_without_its_proof_is_not_complete(tmp_path: Path) -> None:
 def test_a_smoke_run_whose_audit_failed_is_not_complete(tmp_path: Path, changes: dict[str, str]) -> None:
     run = smoke_run(tmp_path / "run", plan_document(**SMOKE))
     audit(run, **changes)
-    assert finish(run, **SMOKE_FACTS) == ExitCode.INTERNAL
+    assert finish(run, **SMOKE_REPORT) == ExitCode.INTERNAL
     assert exit_faults(run) == {"/resume_audits": "1 resume audits of the last launch, 0 of them passed"}
 
 
@@ -154,16 +158,16 @@ def test_a_smoke_run_in_one_process_is_not_complete(tmp_path: Path) -> None:
     run = Run.of(tmp_path / "run", plan_document(**SMOKE))
     run.prepare()
     run.sample(range(6))
-    assert finish(run, **SMOKE_FACTS) == ExitCode.INTERNAL
-    assert exit_faults(run)["/resume_checkpoint"] == "the last launch began at step 0"
+    assert finish(run, **SMOKE_REPORT) == ExitCode.INTERNAL
+    assert exit_faults(run)["/resume_checkpoint"] == "the last launch started at step 0"
 
 
-def test_the_second_phase_of_a_smoke_run_always_begins_at_the_boundary(tmp_path: Path) -> None:
+def test_the_second_phase_of_a_smoke_run_always_starts_at_the_boundary(tmp_path: Path) -> None:
     run = smoke_run(tmp_path / "run", sft_document(**SMOKE))
     run.checkpoint(6)
     assert run.prepare().checkpoint == "checkpoint-5"
     assert (run.folder / "set-aside" / "checkpoint-6.0001" / "complete.json").is_file()
-    what = [event["data"]["what"] for event in read_events(run.folder)[0] if event["kind"] == "set-aside"]
+    what = [event.data["what"] for event in read_events(run.folder)[0] if event.kind == "set-aside"]
     assert what == ["checkpoint beyond the smoke boundary"]
 
 
@@ -180,8 +184,8 @@ def test_a_boundary_of_another_run_proves_nothing(tmp_path: Path) -> None:
 
 def exit_faults(run: Run) -> dict[str, str]:
     last = read_events(run.folder)[0][-1]
-    assert last["kind"] == "exit"
-    return {fault["pointer"]: fault["found"] for fault in last["data"]["faults"]}
+    assert last.kind == "exit"
+    return {fault["pointer"]: fault["found"] for fault in last.data["faults"]}
 
 
 def test_a_completed_run_is_refused(rl: Run) -> None:
@@ -202,8 +206,8 @@ def test_a_broken_rule_leaves_no_marker(rl: Run, capsys: pytest.CaptureFixture[s
     assert not (rl.folder / "training-complete.json").exists()
     assert status(rl) == "failed"
     exit_event = read_events(rl.folder)[0][-1]
-    assert exit_event["data"]["exit_code"] == 70
-    found = [fault["found"] for fault in exit_event["data"]["faults"]]
+    assert exit_event.data["exit_code"] == 70
+    found = [fault["found"] for fault in exit_event.data["faults"]]
     assert "16 completions in the ledgers" in found
     assert "16 completions in the ledgers" in capsys.readouterr().err
     again = rl.prepare()
@@ -211,19 +215,21 @@ def test_a_broken_rule_leaves_no_marker(rl: Run, capsys: pytest.CaptureFixture[s
     assert sorted(path.name for path in (rl.folder / "set-aside").iterdir()) == ["final-adapter.0001"]
 
 
-@pytest.mark.parametrize("missing", ["facts", "adapter", "ledger"])
+@pytest.mark.parametrize("missing", ["report", "adapter", "ledger"])
 def test_what_is_missing_at_the_end_is_a_failure(rl: Run, missing: str) -> None:
     rl.prepare()
     rl.sample()
-    outcomes = rl.completed(rl.facts(rl.save_adapter()))
-    if missing == "facts":
-        outcomes = [RankOutcome(status="completed", optimizer_step=3)] * 2
+    outcomes = rl.completed(rl.reports(rl.save_adapter()))
+    if missing == "report":
+        outcomes[1] = RankOutcome(status="completed", optimizer_step=3)
     elif missing == "adapter":
         shutil.rmtree(rl.folder / "final-adapter")
     else:
         (rl.folder / "accounting/rank-1/ledger.jsonl").unlink()
-    code = after_ranks(rl.launch_manifest(), outcomes)
-    assert code == (ExitCode.CONTRACT if missing == "ledger" else ExitCode.INTERNAL)
+    end = after_ranks(rl.launch_manifest(), outcomes)
+    found = {"report": "no report of ranks [1], which completed the run"}.get(missing, "no such file")
+    assert [fault.found for fault in end.faults] == [found]
+    assert end.exit_code == (ExitCode.CONTRACT if missing == "ledger" else ExitCode.INTERNAL)
     assert status(rl) == "failed"
     assert not (rl.folder / "training-complete.json").exists()
 
@@ -235,7 +241,7 @@ def test_a_manifest_that_changed_under_the_run_is_a_failure(rl: Run) -> None:
     changed = type(manifest)(
         **{name: getattr(manifest, name) for name in manifest.__slots__} | {"run_manifest_sha256": "0" * 64}
     )
-    assert after_ranks(changed, rl.completed(rl.facts(rl.save_adapter()))) == ExitCode.CONTRACT
+    assert after_ranks(changed, rl.completed(rl.reports(rl.save_adapter()))).exit_code == ExitCode.CONTRACT
     assert status(rl) == "failed"
 
 
@@ -250,15 +256,14 @@ def test_a_manifest_that_changed_under_the_run_is_a_failure(rl: Run) -> None:
         ),
         ([RankOutcome(status="failed", optimizer_step=None)] * 2, ExitCode.INTERNAL, "failed"),
         ([stopped(1), RankOutcome(status="failed", optimizer_step=1, exit_code=74)], ExitCode.IO, "failed"),
-        ([stopped(1), None], ExitCode.INTERNAL, "failed"),
         ([stopped(1), RankOutcome(status="completed", optimizer_step=3)], ExitCode.INTERNAL, "failed"),
     ],
 )
-def test_other_ends(rl: Run, outcomes: list[RankOutcome | None], code: ExitCode, expected: str) -> None:
+def test_other_ends(rl: Run, outcomes: list[RankOutcome], code: ExitCode, expected: str) -> None:
     rl.prepare()
-    assert after_ranks(rl.launch_manifest(), outcomes) == code
+    assert after_ranks(rl.launch_manifest(), outcomes).exit_code == code
     assert status(rl) == expected
-    assert read_events(rl.folder)[0][-1]["data"]["exit_code"] == code
+    assert read_events(rl.folder)[0][-1].data["exit_code"] == code
 
 
 def test_a_run_whose_budget_ended_is_refused(rl: Run) -> None:
@@ -283,18 +288,18 @@ def test_a_killed_run_resumes_and_counts_what_was_lost(rl: Run, tmp_path: Path) 
     (rl.folder / ".writing-removed-checkpoint-0").mkdir()
     (rl.folder / ".writing-removed-checkpoint-0" / ".writing-x").write_text("half")
     (rl.folder / "accounting" / "rank-0" / ".writing-y").write_text("half")
-    # Killed here: no word from anybody. The same command again:
+    # Killed here, without an exit event. The same command again:
     assert rl.prepare().checkpoint == "checkpoint-1"
     assert [path.name for path in (rl.folder / "set-aside").iterdir()] == ["checkpoint-2.0001"]
     assert not list(rl.folder.rglob(".writing-*"))
     rl.checkpoint(3, rl.sample(range(1, 3), frontiers=saved))
     assert finish(rl) == ExitCode.DONE
-    marker, _ = read_marker(rl.folder)
-    assert (marker["counts"]["discarded_completions"], marker["counts"]["discarded_tokens"]) == (8, 44)
-    assert (marker["counts"]["completions"], marker["counts"]["sampled_tokens"]) == (24, 132)
-    assert marker["launches"] == {"count": 3, "resumed_from": ["checkpoint-1", "checkpoint-1"], "measured": 2}
-    assert marker["memory"] == {"peak_bytes_by_rank": [5000, 5000]}
-    assert marker["compute"] == {"device_seconds": 7.0}
+    marker = read_marker(rl.folder)
+    assert (marker.counts.discarded_completions, marker.counts.discarded_tokens) == (8, 44)
+    assert (marker.counts.completions, marker.counts.sampled_tokens) == (24, 132)
+    assert marker.launches == Launches(count=3, resumed_from=("checkpoint-1", "checkpoint-1"), measured=2)
+    assert marker.memory.peak_bytes_by_rank == (5000, 5000)
+    assert marker.compute.device_seconds == 7.0
     straight = Run.of(tmp_path / "straight", plan_document())
     straight.prepare()
     straight.sample()
@@ -332,7 +337,7 @@ def test_a_marker_of_another_run_is_not_finalised(rl: Run) -> None:
     marker = json.loads((rl.folder / "training-complete.json").read_text())
     marker["identities"]["run_manifest_sha256"] = "0" * 64
     (rl.folder / "training-complete.json").write_text(json.dumps(marker))
-    with pytest.raises(Refusal, match=f"of run manifest {'0' * 64}"):
+    with pytest.raises(Refusal, match=f"/identities/run_manifest_sha256\n  found:    {'0' * 64}"):
         rl.prepare()
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from explicit_learning.accounting.ledger import LedgerEntry
-from explicit_learning.completion.recount import RankTally, tally_rank
+from explicit_learning.accounting.rows import SampledCompletion
+from explicit_learning.completion.recount import RankRecount, recount_rank
 from explicit_learning.completion.rules import broken_completion_rules
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.rundir.rank_report import LossTerm
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 TENSORS = "f" * 64
 
 
-def tallies(run: Run) -> list[RankTally]:
-    return [tally_rank(run.folder, run.plan, rank) for rank in range(RANKS)]
+def recounts(run: Run) -> list[RankRecount]:
+    return [recount_rank(run.folder, run.plan, rank) for rank in range(RANKS)]
 
 
 def broken(run: Run, **changes: Any) -> list[tuple[str | None, str]]:
-    counted = [] if run.is_sft else tallies(run)
-    facts = run.facts(TENSORS, **changes)
-    faults = broken_completion_rules(run.plan, counted, facts, adapter_tensors_sha256=TENSORS)
+    counted = [] if run.is_sft else recounts(run)
+    reports = run.reports(TENSORS, **changes)
+    faults = broken_completion_rules(run.plan, counted, reports, adapter_tensors_sha256=TENSORS)
     assert all(fault.exit_code == ExitCode.INTERNAL for fault in faults)
     return [(fault.pointer or fault.file, fault.found) for fault in faults]
 
@@ -37,12 +37,14 @@ def test_a_whole_run_breaks_no_rule_and_is_counted(rl: Run) -> None:
     rl.prepare()
     rl.sample()
     assert broken(rl) == []
-    counted = tallies(rl)
-    assert [(tally.rows, tally.trace_rows, tally.tokens, len(tally.groups)) for tally in counted] == [
+    counted = recounts(rl)
+    assert [(recount.rows, recount.trace_rows, recount.tokens, len(recount.groups)) for recount in counted] == [
         (12, 12, 66, 6)
     ] * 2
-    assert [(tally.malformed, tally.truncated, tally.zero_variance_groups) for tally in counted] == [(0, 0, 0)] * 2
-    assert [tally.ceiling for tally in counted] == [150, 150]
+    assert [(recount.malformed, recount.truncated, recount.zero_variance_groups) for recount in counted] == [
+        (0, 0, 0)
+    ] * 2
+    assert [recount.ceiling for recount in counted] == [150, 150]
 
 
 def test_the_counters_count(rl: Run) -> None:
@@ -54,7 +56,9 @@ def test_the_counters_count(rl: Run) -> None:
 
     rl.prepare()
     rl.sample(change=change)
-    assert [(tally.malformed, tally.truncated, tally.zero_variance_groups) for tally in tallies(rl)] == [(3, 3, 6)] * 2
+    assert [(recount.malformed, recount.truncated, recount.zero_variance_groups) for recount in recounts(rl)] == [
+        (3, 3, 6)
+    ] * 2
 
 
 @pytest.mark.parametrize(
@@ -64,8 +68,8 @@ def test_the_counters_count(rl: Run) -> None:
             {"optimizer_steps": 2},
             [("/optimizer_steps", "2 steps on rank 0"), ("/optimizer_steps", "2 steps on rank 1")],
         ),
-        ({"sampled_tokens": 131}, [("/sampled_tokens", "131 all-reduced on 2 ranks")]),
-        ({"completions": 25}, [("/completions", "25 all-reduced on 2 ranks")]),
+        ({"sampled_tokens": 131}, [("/sampled_tokens", "131 reported by 2 ranks")]),
+        ({"completions": 25}, [("/completions", "25 reported by 2 ranks")]),
         (
             {"prompts_truncated": 1},
             [("/prompts_truncated", f"1 truncated prompts (rank {rank})") for rank in range(RANKS)],
@@ -98,8 +102,8 @@ def test_what_ranks_report_breaks_its_rule(rl: Run, changes: dict[str, Any], exp
 def test_a_missing_rank_is_named(rl: Run) -> None:
     rl.prepare()
     rl.sample()
-    faults = broken_completion_rules(rl.plan, tallies(rl), rl.facts(TENSORS)[:1], adapter_tensors_sha256=TENSORS)
-    assert [fault.found for fault in faults] == ["facts of ranks [0]"]
+    faults = broken_completion_rules(rl.plan, recounts(rl), rl.reports(TENSORS)[:1], adapter_tensors_sha256=TENSORS)
+    assert [fault.found for fault in faults] == ["reports of ranks [0]"]
 
 
 def test_a_step_too_few_in_the_ledgers(rl: Run) -> None:
@@ -207,7 +211,10 @@ def test_a_doubled_ledger_row(whole: Run) -> None:
 
 def test_a_row_without_a_field(whole: Run) -> None:
     edit(whole.folder / "accounting/rank-0/trace.jsonl", '"terminated":true,', "")
-    assert ("accounting/rank-0/ledger.jsonl:2", "no proper 'terminated'") in broken(whole)
+    with pytest.raises(Refusal) as refusal:
+        recount_rank(whole.folder, whole.plan, 0)
+    (fault,) = refusal.value.faults
+    assert (str(fault.file)[-len("rank-0/trace.jsonl:2") :], fault.pointer) == ("rank-0/trace.jsonl:2", "/terminated")
 
 
 def test_more_tokens_than_the_ceiling(whole: Run) -> None:
@@ -221,7 +228,7 @@ def test_more_tokens_than_the_ceiling(whole: Run) -> None:
 def test_a_ledger_of_another_run_is_refused(whole: Run, tmp_path: Path) -> None:
     other = Run.of(tmp_path / "run", plan_document(seed=1))
     with pytest.raises(Refusal) as refusal:
-        tally_rank(whole.folder, other.plan, 0)
+        recount_rank(whole.folder, other.plan, 0)
     assert [fault.pointer for fault in refusal.value.faults] == ["/frozen_config_sha256"]
 
 
@@ -229,7 +236,7 @@ def test_a_torn_ledger_is_refused(whole: Run) -> None:
     path = whole.folder / "accounting/rank-0/ledger.jsonl"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(Refusal, match="truncated"):
-        tallies(whole)
+        recounts(whole)
 
 
 def test_sft_rules(sft: Run) -> None:
@@ -242,7 +249,7 @@ def test_sft_rules(sft: Run) -> None:
 
 
 def test_entries_are_what_the_ledger_takes() -> None:
-    assert {field.name for field in dataclasses.fields(LedgerEntry)} == {
+    assert {field.name for field in dataclasses.fields(SampledCompletion)} == {
         "slot_id",
         "visit",
         "generation",

@@ -102,7 +102,7 @@ def test_what_a_body_may_hold_is_what_the_contract_says() -> None:
 
 def test_rendering_refuses_what_cannot_be_said() -> None:
     for body in ("x" * (MAX_BODY_CHARACTERS + 1), "<", "a\nb", "\udc80"):
-        with pytest.raises(ValueError, match="cannot stand in an answer"):
+        with pytest.raises(ValueError, match="an answer cannot hold"):
             render_answer(body)
 
 

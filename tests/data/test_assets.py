@@ -13,7 +13,8 @@ from PIL import Image
 
 from explicit_learning.data.asset_paths import AssetFolder
 from explicit_learning.data.dataset import check_dataset
-from tests.support.datasets import Builder, asset_entry, brief
+from explicit_learning.errors import Context, Refusal
+from tests.support.dataset_builder import Builder, asset_entry, brief
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -186,6 +187,5 @@ def test_a_format_that_is_not_permitted(good: Builder, format_name: str) -> None
 
 def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.png")
-    problem = AssetFolder(tmp_path).size_or_problem("pipe.png")
-    assert isinstance(problem, tuple)
-    assert "no regular file" in problem[0]
+    with pytest.raises(Refusal, match="not a regular file"):
+        AssetFolder(tmp_path).size("pipe.png", Context(gate="data"))

@@ -26,7 +26,7 @@ def bare(item: Located[SlotRow]) -> Located[SlotRow]:
 
 def test_a_group_without_evidence_is_refused_where_evidence_is_weighed(tmp_path: Path) -> None:
     write_dataset(tmp_path / "data", seed=0, size=Size(sft_items=2, slot_groups=3, evaluation_groups=2))
-    whole = check_dataset(tmp_path / "data" / "dataset-manifest.json", images=False)
+    whole = check_dataset(tmp_path / "data" / "dataset-manifest.json")
     assert whole.faults == ()
     assert evidence_faults(whole, objective=weighed(0.1)) == []
     kept = whole.slots[0].group_id

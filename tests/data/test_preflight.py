@@ -14,13 +14,13 @@ import pytest
 from explicit_learning.arms import ARMS
 from explicit_learning.data.answers import Choice, is_representable
 from explicit_learning.data.dataset import check_dataset
-from explicit_learning.data.preflight import Asked, Problem, PromptTokens, Tokens, asked_rows, check_envelope
+from explicit_learning.data.preflight import Asked, PromptTokens, Tokens, asked_rows, check_envelope
 from explicit_learning.data.preflight_tokens import ModelText
 from explicit_learning.data.prompt import prompt_messages
 from explicit_learning.data.rows import ImageRef
 from explicit_learning.errors import Refusal
 from explicit_learning.files.resources import ASSETS, ROOT
-from tests.support.datasets import Builder, brief, image_bytes
+from tests.support.dataset_builder import Builder, brief, image_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -191,10 +191,10 @@ def test_nothing_heavy_is_imported_to_count_tokens() -> None:
     [
         ("tokenizer.json", "{}", "not readable as a tokenizer"),
         ("tokenizer.json", None, "no such file"),
-        ("tokenizer_config.json", "{", "no JSON"),
+        ("tokenizer_config.json", "{", "not JSON"),
         ("tokenizer_config.json", "[]", "[]"),
         ("chat_template.jinja", None, "no such file"),
-        ("chat_template.jinja", "{% for %}", "no Jinja template"),
+        ("chat_template.jinja", "{% for %}", "not a Jinja template"),
         ("chat_template.jinja", "{{ strftime_now('%d') }}", "'strftime_now' is undefined"),
         ("chat_template.jinja", "{{ raise_exception('not so') }}", "not so"),
         ("chat_template.jinja", "{{ messages.append(1) }}", "is unsafe"),
@@ -302,7 +302,7 @@ def test_lengths_and_verdicts_are_the_per_row_processors(tokens: Tokens, seed: i
         else:
             expected.append(len(encoded["input_ids"][0]))
     found = list(tokens.prompts(rows))
-    assert [None if isinstance(prompt, Problem) else prompt.total for prompt in found] == expected
+    assert [prompt.total if isinstance(prompt, PromptTokens) else None for prompt in found] == expected
     assert len(reasons) > 0
     assert all("aspect ratio" in reason for reason in reasons)
     lengths = sorted(length for length in expected if length is not None)

@@ -11,7 +11,7 @@ import pytest
 from explicit_learning.data.reading import read_sft_rows, read_slot_rows
 from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.files.jsonl import write_rows
-from tests.support.datasets import Builder, brief
+from tests.support.dataset_builder import Builder, brief
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,9 +104,9 @@ BOXES = {"boxes": [{"image_index": 0, "x0": 0, "y0": 0, "x1": 1, "y1": 1}]}
         (in_slot(CONTROL, "question", value="x" * 50_000), 2, "/question", "train-0.control", "write a value"),
         (in_slot(CONTROL, "full_answer", value="x" * 65), 2, "/full_answer", "xxx", "write a value"),
         (in_slot(CONTROL, "full_answer", value="8"), 2, "/full_answer", '"8" in a CONTROL slot, but "7"', "SUBSTITUTE"),
-        (each_slot("full_answer", "a<b"), 1, "/full_answer", "no response can say", "shorten or reword"),
-        (each_slot("full_answer", "a\u2028b"), 1, "/full_answer", "no response can say", "shorten or reword"),
-        (each_slot("full_answer", "seven"), 1, "/full_answer", "no number", "bare number"),
+        (each_slot("full_answer", "a<b"), 1, "/full_answer", "a response cannot hold", "shorten or reword"),
+        (each_slot("full_answer", "a\u2028b"), 1, "/full_answer", "a response cannot hold", "shorten or reword"),
+        (each_slot("full_answer", "seven"), 1, "/full_answer", "not a number", "bare number"),
         (each_slot("full_answer", ""), 3, "/full_answer", "abstention beside a MISSING view", "drop the slot"),
         (in_slot(SUBSTITUTE, "substitute_answer", value="7.0"), 4, "/substitute_answer", "equals the full", "CONTROL"),
         (in_slot(SUBSTITUTE, "substitute_answer", value=""), 4, "/substitute_answer", '""', "write a value"),
@@ -283,8 +283,13 @@ def test_a_training_row_among_held_out_ones(good: Builder) -> None:
     ("index", "change", "pointer", "found"),
     [
         (FULL, {"split": "eval"}, "/split", "evaluation leakage"),
-        (FULL, {"assistant_response": "<answer>8</answer>"}, "/assistant_response", 'a response that says "8"'),
-        (FULL, {"assistant_response": "<answer>7.0</answer>"}, "/assistant_response", 'a response that says "7.0"'),
+        (FULL, {"assistant_response": "<answer>8</answer>"}, "/assistant_response", 'a response with the answer "8"'),
+        (
+            FULL,
+            {"assistant_response": "<answer>7.0</answer>"},
+            "/assistant_response",
+            'a response with the answer "7.0"',
+        ),
         (FULL, {"assistant_response": "<answer>7</answer>\n"}, "/assistant_response", "trailing white space"),
         (FULL, {"assistant_response": "It is <answer>7</answer>"}, "/assistant_response", "text_outside"),
         (FULL, {"assistant_response": "7"}, "/assistant_response", "no_block"),
@@ -292,8 +297,8 @@ def test_a_training_row_among_held_out_ones(good: Builder) -> None:
         (CONTROL, {"target": "8", "assistant_response": "<answer>8</answer>"}, "/target", '"8" for CONTROL'),
         (SUBSTITUTE, {"target": "7", "assistant_response": "<answer>7</answer>"}, "/target", "which is FULL's answer"),
         (SUBSTITUTE, {"target": "", "assistant_response": "<answer></answer>"}, "/target", "an abstention for SUBST"),
-        (FULL, {"target": "<", "assistant_response": "<answer><</answer>"}, "/target", "no response can say"),
-        (FULL, {"target": "x", "assistant_response": "<answer>x</answer>"}, "/target", "no number"),
+        (FULL, {"target": "<", "assistant_response": "<answer><</answer>"}, "/target", "a response cannot hold"),
+        (FULL, {"target": "x", "assistant_response": "<answer>x</answer>"}, "/target", "not a number"),
         (MISSING, {"record_kind": "sft_answer"}, "/relation", '"MISSING"'),
         (CONTROL, {"view_id": "full"}, "/view_id", 'view "full" of group "train-0" again'),
         (CONTROL, {"record_id": "train-0.full.sft"}, "/record_id", "again"),

@@ -13,7 +13,7 @@ from explicit_learning.data.reading import read_slot_rows
 from explicit_learning.files.resources import PROMPTS
 from explicit_learning.files.typed_json import from_json
 from explicit_learning.plan.typed_plan import Plan
-from tests.support.training_runs import MODEL, write_plan
+from tests.support.plans import MODEL, write_plan
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.experiment.document import OWN_FIELDS, narrow, read_experiment
 from explicit_learning.experiment.runner import SHARED, RunOfStage, comparison_faults, stage_folder
 from explicit_learning.files.resources import PLANS
-from tests.support.golden_plan import PLAN
+from tests.support.plans import PLAN
 
 DEMO = PLANS / "demo" / "experiment.json"
 
@@ -88,11 +88,11 @@ def test_only_some_arms_and_one_seed() -> None:
     assert [stage.arm for stage in experiment.sft] == ["sft_certificate"]
 
 
-def test_no_arm_at_all_is_a_usage_error_that_names_the_arms() -> None:
+def test_an_empty_list_of_arms_is_a_usage_error_that_names_the_arms() -> None:
     with pytest.raises(Refusal) as caught:
         narrow(read_experiment(DEMO), arms=[], seed=None)
     (fault,) = caught.value.faults
-    assert (fault.found, caught.value.exit_code) == ("no arm", ExitCode.USAGE)
+    assert (fault.found, caught.value.exit_code) == ("an empty list", ExitCode.USAGE)
     assert fault.expected.endswith("answer_grpo, intervention_grpo, defacto, papo, evi_po")
 
 

@@ -1,4 +1,4 @@
-"""An experiment goes on in its own folder, and in no other."""
+"""An experiment continues in its own folder, and in no other."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def test_a_folder_with_nothing_of_anybody_s_is_taken(tmp_path: Path) -> None:
 
 def test_a_stranger_s_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
-    assert refused(DEMO, tmp_path) == {"": "it holds files that are no run: thesis.tex"}
+    assert refused(DEMO, tmp_path) == {"": "it holds files that do not belong to a run: thesis.tex"}
 
 
 def test_another_seed_or_size_is_another_experiment(tmp_path: Path) -> None:
     claim_folder(DEMO, tmp_path)
     other = refused(narrow(DEMO, arms=None, seed=1), tmp_path)
-    assert other == {"/seeds": "[0], of the experiment that was begun here"}
-    assert refused(QUICK, tmp_path) == {"/name": '"demo", of the experiment that was begun here'}
+    assert other == {"/seeds": "[0], of the experiment that was started here"}
+    assert refused(QUICK, tmp_path) == {"/name": '"demo", of the experiment that was started here'}
     same_name = refused(replace(QUICK, name="demo"), tmp_path)
     assert same_name.keys() == {"/data", *(f"/drafts/{stage.arm}" for stage in QUICK.rl)}
 

@@ -97,7 +97,7 @@ def test_a_signal_leads_all_runs_to_a_checkpoint_and_the_same_command_goes_on(tm
     assert process.returncode == 75, words
     assert json.loads(answer)["exit_code"] == 75
     assert [read(log.parent / "run-manifest.json")["status"] for log in logs] == ["stopped", "stopped"]
-    assert "intervention_grpo: step 1/40" in words, "lines of two runs at once say whose they are"
+    assert "intervention_grpo: step 1/40" in words, "each line names its run where two run at once"
     done = run(command)
     assert done.returncode == 0, done.stderr
     assert [read(log.parent / "run-manifest.json")["status"] for log in logs] == ["completed", "completed"]

@@ -1,4 +1,4 @@
-"""What an experiment finds in its folder is believed only as far as it says what it is."""
+"""An experiment checks that what it finds in its folder is its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from explicit_learning.experiment.runner import RunOfStage, freeze_stage
 from explicit_learning.files.resources import PLANS
 from explicit_learning.plan.reading import FROZEN, frozen_config_sha256
 from tests.support.finished_run import Run, plan_document
-from tests.support.golden_plan import PLAN, plan_with
+from tests.support.plans import PLAN, plan_with
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 DEMO = read_experiment(PLANS / "demo" / "experiment.json")
 OWN = plan_with({"/arm": "answer_grpo", "/seed": 0, "/run_id": "answer_grpo"})
 SPOILED: tuple[Any, ...] = (None, [], {}, 7)
-# Every value that is no plan, or not this one, at the top and one level down.
-NO_PLANS: list[Any] = [
+# Values that are not a plan, or not this one, at the top and one level down.
+NOT_THIS_PLAN: list[Any] = [
     None,
     [],
     "plan",
@@ -50,8 +50,8 @@ def test_a_plan_that_was_frozen_here_is_kept(tmp_path: Path) -> None:
     assert kept(tmp_path, OWN).plan == OWN
 
 
-@pytest.mark.parametrize("plan", NO_PLANS, ids=lambda plan: json.dumps(plan)[:40])
-def test_what_is_no_whole_plan_is_refused_by_its_file(tmp_path: Path, plan: Any) -> None:
+@pytest.mark.parametrize("plan", NOT_THIS_PLAN, ids=lambda plan: json.dumps(plan)[:40])
+def test_what_is_not_this_whole_plan_is_refused_by_its_file(tmp_path: Path, plan: Any) -> None:
     with pytest.raises(Refusal) as caught:
         kept(tmp_path, plan)
     assert {fault.file for fault in caught.value.faults} == {str(tmp_path / "plans" / "answer_grpo.json")}
@@ -73,8 +73,8 @@ def completed(folder: Path) -> tuple[Run, bytes]:
     run.prepare()
     run.sample()
     before = (folder / "run-manifest.json").read_bytes()
-    outcomes = run.completed(run.facts(run.save_adapter()))
-    assert after_ranks(run.launch_manifest(), outcomes) == ExitCode.DONE
+    outcomes = run.completed(run.reports(run.save_adapter()))
+    assert after_ranks(run.launch_manifest(), outcomes).exit_code == ExitCode.DONE
     return run, before
 
 

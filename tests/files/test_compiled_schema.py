@@ -16,7 +16,22 @@ from explicit_learning.files.schema import load_schema, validator
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NAMES = ("slot-row", "sft-row", "evaluation-row", "dataset-manifest")
+NAMES = (
+    "slot-row", "sft-row", "evaluation-row", "dataset-manifest", "trace-row", "ledger-entry", "accounting-header",
+)  # fmt: skip
+RUN_DIRECTORY = (
+    "checkpoint-mark",
+    "completion-marker",
+    "event",
+    "follower-manifest",
+    "launch-manifest",
+    "rank-frontiers",
+    "rank-outcome",
+    "resume-audit",
+    "run-manifest",
+    "smoke-resume-boundary",
+    "state-digests",
+)
 # Values that break one rule or another, or none.
 OTHERS: tuple[Any, ...] = (
     None, True, 0, 1, 2, -1, 2.0, 70_000, 2**60, "", "x", "FULL", "MISSING", "SUBSTITUTE", "train", "evaluation",
@@ -65,6 +80,18 @@ def test_the_fast_check_agrees_with_jsonschema(name: str) -> None:
     assert 20 < sum(verdicts) < 1480
 
 
+@pytest.mark.parametrize("name", RUN_DIRECTORY)
+def test_the_fast_check_agrees_with_jsonschema_on_documents_of_a_run(name: str) -> None:
+    """Nearly every change breaks such a document, which is mostly hashes: the two must agree on which do not."""
+    example = json.loads((SCHEMAS / "examples" / f"{name}.json").read_text())
+    fits, reference = compiled_schema(name), validator(name)
+    assert fits(example)
+    assert reference.is_valid(example)
+    chance = random.Random(f"quick-check/{name}")  # noqa: S311 - a repeatable choice of test cases
+    values = [mutated(example, chance) for _ in range(300)]
+    assert [fits(value) for value in values] == [reference.is_valid(value) for value in values]
+
+
 def test_every_property_of_every_row_is_mutated_to_a_refusal() -> None:
     """Each scalar of an example, replaced by an object, is refused by both: no property is passed over."""
     for name in NAMES:
@@ -76,6 +103,21 @@ def test_every_property_of_every_row_is_mutated_to_a_refusal() -> None:
             other, same = list(places(value))[index]
             other[same] = {"not": "a scalar"}
             assert not compiled_schema(name)(value), (name, key)
+
+
+@pytest.mark.parametrize(
+    ("schema", "fits", "breaks"),
+    [
+        ({"type": "number", "minimum": 0}, [0, 0.0, 1.5], [-1, -0.5]),
+        ({"type": "number", "maximum": 1}, [1, 0.5], [2, 1.5]),
+        ({"propertyNames": {"pattern": "^[a-z]+$"}}, [{}, {"a": 1}, 5], [{"A": 1}, {"a": 1, "a\n": 1}]),
+        ({"minProperties": 1, "maxProperties": 2}, [{"a": 1}, [], 3], [{}, {"a": 1, "b": 2, "c": 3}]),
+    ],
+)
+def test_keywords_of_whole_documents(schema: dict[str, Any], fits: list[Any], breaks: list[Any]) -> None:
+    check = _compile(schema, _Definitions({}))
+    assert [check(value) for value in fits] == [True] * len(fits)
+    assert [check(value) for value in breaks] == [False] * len(breaks)
 
 
 def test_an_unknown_keyword_is_refused_when_the_check_is_made() -> None:

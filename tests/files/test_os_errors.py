@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from explicit_learning.errors import ExitCode
-from explicit_learning.files.os_errors import write_fault
+from explicit_learning.files.os_errors import read_fault, write_fault
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,18 @@ def test_no_temporary_folder_is_no_matter_of_the_output(tmp_path: Path, monkeypa
     assert "TMPDIR" in fault.fix
     assert "--out" not in fault.fix
     assert fault.exit_code == ExitCode.IO
+
+
+@pytest.mark.parametrize(
+    ("error", "found", "code"),
+    [
+        (FileNotFoundError(errno.ENOENT, "No such file or directory"), "no such file", ExitCode.CONTRACT),
+        (PermissionError(errno.EACCES, "Permission denied"), "cannot be read: Permission denied", ExitCode.IO),
+        (OSError(errno.EIO, "Input/output error"), "cannot be read: Input/output error", ExitCode.IO),
+        (OSError("odd"), "cannot be read: odd", ExitCode.IO),
+        (ValueError("embedded null byte"), "cannot be read: embedded null byte", ExitCode.IO),
+    ],
+)
+def test_why_a_file_cannot_be_read(error: OSError | ValueError, found: str, code: ExitCode) -> None:
+    fault = read_fault(error, Path("plan.json"), gate="plan")
+    assert (fault.gate, fault.file, fault.found, fault.exit_code) == ("plan", "plan.json", found, code)

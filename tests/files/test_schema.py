@@ -63,3 +63,21 @@ def test_a_path_holds_no_null_character(name: str) -> None:
     for at in paths:
         faults = validate(put(GOLDEN[name], at, "a\0b"), name, gate="test", file="f")
         assert "/" + "/".join(at) in {fault.pointer for fault in faults}, at
+
+
+@pytest.mark.parametrize(
+    ("pointer", "value", "expected"),
+    [
+        ("/seed", "3", "an integer"),
+        ("/run_id", 3, "a string"),
+        ("/optimisation", [], "a JSON object"),
+        ("/initial_adapter", 3, "a JSON object or null"),
+        ("/code_dirty", "no", "true or false"),
+        ("/optimisation/learning_rate", None, "a number"),
+        ("/seed", -1, "at least 0"),
+    ],
+)
+def test_a_value_of_another_type_is_described_in_words(pointer: str, value: Any, expected: str) -> None:
+    broken = put(GOLDEN["plan"], tuple(pointer.split("/")[1:]), value)
+    faults = {fault.pointer: fault for fault in validate(broken, "plan", gate="test", file="f")}
+    assert faults[pointer].expected.startswith(f"{expected} (")

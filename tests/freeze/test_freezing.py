@@ -33,10 +33,10 @@ def ten_steps(*_: Any) -> SftPass:
 
 
 @pytest.fixture
-def draft(digits_manifest: Path, blank_adapter: Path) -> dict[str, Any]:
+def draft(digits_manifest: Path, demo_adapter: Path) -> dict[str, Any]:
     document = json.loads(DRAFT.read_text())
     document["data"] = {"manifest": str(digits_manifest)}
-    document["initial_adapter"] = {"path": str(blank_adapter)}
+    document["initial_adapter"] = {"path": str(demo_adapter)}
     return dict(document)
 
 
@@ -68,14 +68,14 @@ def test_a_plan_never_swallows_what_is_no_plan(draft: dict[str, Any], tmp_path: 
     assert out.lstat() == before
 
 
-def test_a_frozen_plan_names_everything_by_hash(draft: dict[str, Any], tmp_path: Path, blank_adapter: Path) -> None:
+def test_a_frozen_plan_names_everything_by_hash(draft: dict[str, Any], tmp_path: Path, demo_adapter: Path) -> None:
     out = tmp_path / "pläns and spaces" / "plan.json"
     plan, warnings = freeze(draft, file=DRAFT, out=out, count_sft=no_sft)
     assert warnings == []
     assert json.loads(out.read_text()) == plan
     assert frozen_config_sha256(plan) == plan["frozen_config_sha256"]
     assert plan["model"]["snapshot_sha256"] == snapshot_sha256(ASSETS / "tiny-vlm" / "model")
-    assert plan["initial_adapter"]["sha256"] == adapter_sha256(blank_adapter)
+    assert plan["initial_adapter"]["sha256"] == adapter_sha256(demo_adapter)
     assert plan["prompt"]["sha256"] == sha256_file(ROOT / "prompts" / "common_system.txt")
     assert plan["generation"]["answer_regex"] == ANSWER_SCHEMA_REGEX
     # 60 steps x 32 completions x 12 tokens: the most that the planned steps can sample.
@@ -104,7 +104,7 @@ def test_a_draft_is_left_as_it_is(draft: dict[str, Any], tmp_path: Path) -> None
 
 
 def test_the_gates_accept_what_was_frozen_and_notice_what_changed_since(
-    draft: dict[str, Any], tmp_path: Path, blank_adapter: Path
+    draft: dict[str, Any], tmp_path: Path, demo_adapter: Path
 ) -> None:
     out = tmp_path / "plan.json"
     freeze(draft, file=DRAFT, out=out, count_sft=no_sft)
@@ -116,7 +116,7 @@ def test_the_gates_accept_what_was_frozen_and_notice_what_changed_since(
         }
 
     assert gates() == set()
-    (blank_adapter / "adapter_config.json").write_text("{ }")
+    (demo_adapter / "adapter_config.json").write_text("{ }")
     assert gates() == {"adapter"}
 
 

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from explicit_learning.files.resources import ROOT
 
 if TYPE_CHECKING:
@@ -82,3 +84,11 @@ def test_where_nothing_could_run(nvml: Any, tmp_path: Path, listing: Callable[[P
     assert code == 73
     assert "Not a directory at" in text
     assert listing(tmp_path) == ["file", "nvml"]
+
+
+@pytest.mark.checkout
+def test_what_stops_every_run_is_foreseen(nvml: Any, tmp_path: Path) -> None:
+    code, text = doctor(nvml, "--json", EXPLICIT_REPORT_TO="wandb", PATH=str(tmp_path))
+    found = json.loads(text)
+    assert code == found["exit_code"] == 64
+    assert {"code", "trackers"} <= {fault["gate"] for fault in found["would_fail"]["cpu"]}

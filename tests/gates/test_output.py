@@ -88,47 +88,6 @@ def test_a_run_of_another_plan(tmp_path: Path) -> None:
     assert fault.exit_code == ExitCode.OUTPUT
     assert fault.found == f"it holds a run of another plan ({THEIRS})"
     assert fault.expected == f"a run of plan {OURS}"
-    (tmp_path / "training-complete.json").write_text("{}")
-    assert "another plan" in fault_of(tmp_path).found
-    assert "another plan" in fault_of(tmp_path, None).found
-
-
-def test_a_completed_run(tmp_path: Path) -> None:
-    (write_run(tmp_path) / "training-complete.json").write_text("{}")
-    fault = fault_of(tmp_path)
-    assert fault.exit_code == ExitCode.OUTPUT
-    assert fault.found == "this run is already complete"
-
-
-@pytest.mark.parametrize(
-    ("manifest", "refused"),
-    [('{"status": "running"}', False), ('{"status": "completed"}', True), ("{}", True), ("[]", True), ("{", True)],
-)
-def test_a_completion_that_a_crash_kept_out_of_the_manifest_is_left_to_be_entered(
-    manifest: str, refused: bool, tmp_path: Path
-) -> None:
-    (write_run(tmp_path) / "training-complete.json").write_text("{}")
-    (tmp_path / "run-manifest.json").write_text(manifest)
-    assert len(check_output(tmp_path, frozen_config_sha256=OURS)) == refused
-
-
-@pytest.mark.parametrize("plan", [None, 5, [OURS]])
-def test_a_plan_without_identity_is_foreign(plan: object, tmp_path: Path) -> None:
-    assert "no run: plan.json" in fault_of(write_run(tmp_path, plan)).found
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "\x00", "[" * 100_000, "null"])
-def test_a_broken_plan_is_foreign(text: str, tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text(text)
-    assert "no run: plan.json" in fault_of(tmp_path).found
-
-
-def test_somebody_elses_folder(tmp_path: Path) -> None:
-    for index in range(7):
-        (tmp_path / f"{index}").write_text("")
-    fault = fault_of(tmp_path)
-    assert fault.exit_code == ExitCode.OUTPUT
-    assert fault.found == "it holds files that are no run: 0, 1, 2, 3, 4"
 
 
 def test_a_file_in_the_place_or_on_the_way(tmp_path: Path) -> None:

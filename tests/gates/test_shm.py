@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from explicit_learning.errors import ExitCode
-from explicit_learning.gates.shm import LoaderShape, check_shm, required_shm_bytes
+from explicit_learning.gates.shm import LoaderShape, check_shm, pixel_values_per_token, required_shm_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,15 @@ if TYPE_CHECKING:
 MIB = 2**20
 DOCKER = "size=64m"
 # The embedded default: 64x64 images of four image tokens, on a CPU with the default four workers.
-TINY = LoaderShape(ranks=1, workers=4, prefetch=2, rows_per_batch=16, tokens_per_row=128, image_tokens_per_row=4)
+TINY = LoaderShape(
+    ranks=1,
+    workers=4,
+    prefetch=2,
+    rows_per_batch=16,
+    tokens_per_row=128,
+    image_tokens_per_row=4,
+    values_per_image_token=pixel_values_per_token(32),
+)
 
 
 def test_the_formula() -> None:
@@ -28,8 +36,10 @@ def test_the_formula() -> None:
         rows_per_batch=5,
         tokens_per_row=100,
         image_tokens_per_row=10,
-        values_per_image_token=2 * 2 * 16 * 16 * 3 * 2,
+        values_per_image_token=pixel_values_per_token(2 * 16),
     )
+    # 2 x 2 patches of 16 x 16 pixels, three colours, two frames.
+    assert shape.values_per_image_token == 6144
     assert shape.row_bytes == 10 * 6144 * 4 + 100 * 4 * 8
     loader = 2 * 3 * 3 * 5 * 248_960
     assert required_shm_bytes(shape, "cpu") == loader + loader // 5

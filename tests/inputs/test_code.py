@@ -80,8 +80,11 @@ def test_a_folder_inside_another_repository_is_not_that_repository(checkout: Pat
 @pytest.mark.checkout
 def test_a_repository_without_a_commit_is_refused(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
-    with pytest.raises(Refusal, match="git: "):
+    with pytest.raises(Refusal) as caught:
         code_identity(tmp_path, tmp_path / "image.json")
+    (fault,) = caught.value.faults
+    assert fault.found == "a git repository without a commit"
+    assert fault.fix == "run from a clone with its history (git clone), or from the image"
 
 
 @pytest.mark.checkout

@@ -15,7 +15,7 @@ from explicit_learning.files.resources import ASSETS, PLANS
 from explicit_learning.freeze.freezing import SftPass, freeze
 from explicit_learning.gates.check import check_plan
 from explicit_learning.plan.reading import FROZEN, frozen_config_sha256, read_plan
-from tests.support.datasets import Builder
+from tests.support.dataset_builder import Builder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,8 +52,8 @@ def good(tmp_path: Path) -> Builder:
 
 
 @pytest.fixture
-def plan(good: Builder, blank_adapter: Path, tmp_path: Path) -> Path:
-    return frozen("intervention_grpo", good.write(), tmp_path / "plan.json", blank_adapter)
+def plan(good: Builder, demo_adapter: Path, tmp_path: Path) -> Path:
+    return frozen("intervention_grpo", good.write(), tmp_path / "plan.json", demo_adapter)
 
 
 def faults(plan: Path) -> list[Fault]:
@@ -232,13 +232,13 @@ def test_the_gates_refuse_prompts_and_answers_that_do_not_fit(plan: Path) -> Non
     assert {fault.pointer for fault in found} == {"/question", "/full_answer", "/substitute_answer"}
 
 
-def test_the_gates_refuse_more_images_than_the_plan_allows(good: Builder, blank_adapter: Path, tmp_path: Path) -> None:
+def test_the_gates_refuse_more_images_than_the_plan_allows(good: Builder, demo_adapter: Path, tmp_path: Path) -> None:
     view = good.slots[3]["selected_view"]
     view["images"] = good.sft[3]["images"] = [{**view["images"][0], "image_index": index} for index in range(9)]
     with pytest.raises(Refusal) as caught:
-        frozen("intervention_grpo", good.write(), tmp_path / "plan.json", blank_adapter)
+        frozen("intervention_grpo", good.write(), tmp_path / "plan.json", demo_adapter)
     (refused,) = caught.value.faults
-    plan = frozen("intervention_grpo", good.write(), tmp_path / "plan.json", blank_adapter, max_images_per_prompt=9)
+    plan = frozen("intervention_grpo", good.write(), tmp_path / "plan.json", demo_adapter, max_images_per_prompt=9)
     assert faults(plan) == []
     edit(plan, lambda document: document["generation"].update(max_images_per_prompt=8))
     assert faults(plan) == [refused]
@@ -268,17 +268,17 @@ def test_a_model_that_is_refused_is_refused_once(plan: Path, tmp_path: Path) -> 
 
 
 def test_freezing_and_the_gates_ask_for_evidence_where_it_is_weighed(
-    good: Builder, blank_adapter: Path, tmp_path: Path
+    good: Builder, demo_adapter: Path, tmp_path: Path
 ) -> None:
     for row in good.slots:
         row["full_view"].pop("evidence")
     good.slots[0]["selected_view"].pop("evidence")
     manifest = good.write()
     with pytest.raises(Refusal) as caught:
-        frozen("evi_po", manifest, tmp_path / "plan.json", blank_adapter)
+        frozen("evi_po", manifest, tmp_path / "plan.json", demo_adapter)
     (refused,) = caught.value.faults
     assert (refused.gate, refused.pointer) == ("data", "/full_view/evidence")
-    plan = frozen("evi_po_no_evidence", manifest, tmp_path / "plan.json", blank_adapter)
+    plan = frozen("evi_po_no_evidence", manifest, tmp_path / "plan.json", demo_adapter)
     assert faults(plan) == []
     edit(plan, lambda document: document.update(arm="evi_po"))
     assert faults(plan) == []
@@ -298,12 +298,12 @@ def test_freezing_an_sft_plan_tells_of_its_length_and_of_its_rows(good: Builder,
 
 
 def test_freezing_refuses_what_does_not_fit_and_writes_nothing(
-    good: Builder, blank_adapter: Path, tmp_path: Path
+    good: Builder, demo_adapter: Path, tmp_path: Path
 ) -> None:
     for row in (*good.slots, *good.sft):
         row["question"] = "Which digit? " * 2000
     out = tmp_path / "plan.json"
     with pytest.raises(Refusal) as caught:
-        frozen("papo", good.write(), out, blank_adapter)
+        frozen("papo", good.write(), out, demo_adapter)
     assert not out.exists()
     assert [(fault.gate, fault.pointer) for fault in caught.value.faults] == [("preflight", "/question")] * 4

@@ -1,4 +1,4 @@
-"""A launcher as `el run` would start it, with ranks of the tests' own."""
+"""A launcher as `el run` starts it, with ranks of the tests' own."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from explicit_learning.files.resources import ROOT
-from explicit_learning.files.typed_json import from_json
 from explicit_learning.launch.signals import blocked_stop_signals
 from explicit_learning.launch.start import launch_environment
-from explicit_learning.plan.typed_plan import Plan
 from explicit_learning.rundir.run_lock import hold_run
-from tests.support.launches import manifest_document
+from tests.support.launches import launch_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,8 +40,13 @@ class Launch:
         return self.process.wait(PATIENCE_SECONDS)
 
     def outcomes(self) -> list[dict[str, Any]]:
-        """Return the outcomes as the launcher handed them on."""
+        """Return the outcomes as the launcher passed them on."""
         result: list[dict[str, Any]] = json.loads((self.run / "finished.json").read_text())
+        return result
+
+    def seen(self, rank: int) -> dict[str, Any]:
+        """Return what a rank saw (`tests.support.rank_cases.leave`)."""
+        result: dict[str, Any] = json.loads((self.run / f"seen-{rank}.json").read_text())
         return result
 
     def console(self) -> str:
@@ -84,24 +87,23 @@ def _broken_pipe() -> int:
 
 @pytest.fixture
 def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., AbstractContextManager[Launch]]:
-    """Return a function that starts a launcher whose ranks do what a case of `tests.support.rank_cases` says."""
+    """Return a function that starts a launcher whose ranks run a case of `tests.support.rank_cases`."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
 
     @contextmanager
-    def start(case: str, *, world_size: int = 2, somebody_listens: bool = True, **variables: str) -> Iterator[Launch]:
+    def start(case: str, *, world_size: int = 2, stderr_is_read: bool = True, **variables: str) -> Iterator[Launch]:
         run = tmp_path / "run"
         # Signals are held back as `exec_into_launcher` holds them back.
         own = dict(os.environ) | {"CASE": case, "PYTHONPATH": str(ROOT)} | variables
-        document = manifest_document(run, world_size)
         with hold_run(run) as lock, (run / "console.txt").open("w") as console, blocked_stop_signals():
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.launcher_of_ranks"],
-                env=launch_environment(document, from_json(Plan, document["plan"]), own, lock=lock),
+                env=launch_environment(launch_manifest(run, world_size), own, lock=lock),
                 stdin=subprocess.DEVNULL,
                 stdout=console,
-                stderr=console if somebody_listens else _broken_pipe(),
+                stderr=console if stderr_is_read else _broken_pipe(),
                 text=True,
                 cwd=temporary,
                 pass_fds=(lock.descriptor,),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from explicit_learning.errors import Refusal
-from explicit_learning.rundir.run_lock import LOCK_NAME, hold_run
+from explicit_learning.rundir.layout import LOCK
+from explicit_learning.rundir.run_lock import hold_run
 from tests.launch.conftest import Launch, ends_within
 
 if TYPE_CHECKING:
@@ -27,23 +29,36 @@ STOP_SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1]
 def test_both_ranks_complete(launched: Launched) -> None:
     with launched("complete", PYTHONHASHSEED="5") as launch:
         assert launch.wait() == 0
-    first, second = launch.outcomes()
-    assert (first["status"], first["optimizer_step"], second["facts"]["sum"]) == ("completed", 7, 3)
-    assert first["facts"]["variables"] == {
+    outcome, first, second = launch.outcomes()[0], launch.seen(0), launch.seen(1)
+    assert (outcome["status"], outcome["optimizer_step"], second["sum"]) == ("completed", 7, 3)
+    assert first["variables"] == {
         "MALLOC_MMAP_THRESHOLD_": "4000000000",
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",
         "PYTHONHASHSEED": "0",
         "PYTHONSAFEPATH": "1",
     }
-    assert first["facts"]["own_session"]
-    assert not [name for name in first["facts"]["files"] if name.endswith(LOCK_NAME)], "a rank holds the run's lock"
+    assert first["own_session"]
+    assert not [name for name in first["files"] if name.endswith(LOCK)], "a rank holds the run's lock"
     for rank in (0, 1):
         header, *lines = launch.log(rank).splitlines()
         assert header.startswith(f"=== launch launch-1 · rank {rank} of 2 · pid ")
-        assert lines == [f"rank {rank} says hello", "printed by Python", "written by native code"]
-    assert launch.console() == "rank 0 says hello\n"
+        assert lines == [f"a line of rank {rank}", "printed by Python", "written by native code"]
+    assert launch.console() == "a line of rank 0\n"
     assert list(launch.temporary.iterdir()) == [], "the launch's private folder is left behind"
+
+
+def test_a_defect_after_the_ranks_ends_with_70_and_its_traceback_in_the_log(launched: Launched) -> None:
+    """A `ValueError`, which a launcher without the run's lock raises too, and answers with 64."""
+    with launched("leaves_no_outcome", world_size=1, DEFECT="1", EXPLICIT_LAUNCH_JSON="1") as launch:
+        assert launch.wait() == 70
+    *lines, answer = launch.console().splitlines()
+    assert "  found:    internal error: ValueError: a defect after the ranks" in lines
+    assert (json.loads(answer)["exit_code"], json.loads(answer)["ok"]) == (70, False)
+    log = (launch.run / "logs" / "launcher.log").read_text()
+    assert "Traceback" in log
+    assert "ValueError: a defect after the ranks" in log
+    assert list(launch.temporary.iterdir()) == []
 
 
 def test_a_failed_outcome_ends_the_run_with_its_code(launched: Launched) -> None:
@@ -51,8 +66,12 @@ def test_a_failed_outcome_ends_the_run_with_its_code(launched: Launched) -> None
         assert launch.wait() == 65
     first, second = launch.outcomes()
     assert (second["message"], second["exit_code"]) == ("the ledger is another run's", 65)
-    assert (first["status"], first["message"], first["exit_code"]) == ("failed", "could not go on without rank 1", 65)
-    assert launch.console() == ("rank 0: could not go on without rank 1\nrank 1: the ledger is another run's\n"), (
+    assert (first["status"], first["message"], first["exit_code"]) == (
+        "failed",
+        "could not continue without rank 1",
+        65,
+    )
+    assert launch.console() == ("rank 0: could not continue without rank 1\nrank 1: the ledger is another run's\n"), (
         "torch's own tables belong in the log"
     )
     assert "exitcode: 65" in (launch.run / "logs" / "launcher.log").read_text()
@@ -65,7 +84,7 @@ def test_an_exception_on_a_rank_is_named_and_its_peer_points_to_it(launched: Lau
     assert second["message"].startswith(
         "disk full: [Errno 28] No space left on device: 'checkpoint-5'; free some space"
     )
-    assert (first["message"], first["exit_code"]) == ("could not go on without rank 1", 74)
+    assert (first["message"], first["exit_code"]) == ("could not continue without rank 1", 74)
     assert "Traceback" in launch.log(1)
     assert "Traceback" not in launch.console()
 
@@ -86,8 +105,8 @@ def test_a_killed_rank_is_named_with_its_log(launched: Launched) -> None:
     message = launch.outcomes()[1]["message"]
     assert message.startswith("rank 1 was killed by SIGKILL (the kernel's out-of-memory killer does that")
     assert f"its log is {launch.run / 'logs' / 'rank-1.log'}, which ends:" in message
-    assert message.endswith("\n    the last words of a rank")
-    assert launch.outcomes()[0]["message"] == "could not go on without rank 1"
+    assert message.endswith("\n    the last line of a rank")
+    assert launch.outcomes()[0]["message"] == "could not continue without rank 1"
 
 
 def test_a_crash_is_traced_in_the_log(launched: Launched) -> None:
@@ -98,21 +117,21 @@ def test_a_crash_is_traced_in_the_log(launched: Launched) -> None:
     assert "Fatal Python error: Segmentation fault" in launch.log(0)
 
 
-def test_a_rank_that_vanishes_is_no_success(launched: Launched) -> None:
-    with launched("silent") as launch:
+def test_a_rank_that_leaves_no_outcome_fails_the_run(launched: Launched) -> None:
+    with launched("leaves_no_outcome") as launch:
         assert launch.wait() == 70
-    assert launch.outcomes()[1]["message"].startswith("rank 1 ended with exit code 0 and said nothing; its log is ")
+    assert launch.outcomes()[1]["message"].startswith("rank 1 ended with exit code 0 and left no outcome; its log is ")
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_a_signal_to_the_launcher_stops_all_ranks_together(launched: Launched, number: signal.Signals) -> None:
-    with launched("until_asked") as launch:
+    with launched("until_signalled") as launch:
         pids = [launch.pid_of(0), launch.pid_of(1)]
         launch.process.send_signal(number)
         assert launch.wait() == 75
-    for outcome in launch.outcomes():
+    for rank, outcome in enumerate(launch.outcomes()):
         assert (outcome["status"], outcome["checkpoint"]) == ("stopped", "checkpoint-1")
-        assert outcome["facts"]["signals"] == [number.name]
+        assert launch.seen(rank)["signals"] == [number.name]
     assert all(ends_within(pid, 0.1) for pid in pids)
     assert launch.console() == f"{number.name}: stopping at the next checkpoint (send it again to end at once)\n"
 
@@ -125,11 +144,11 @@ def test_a_signal_to_one_rank_stops_all_ranks_together(launched: Launched, numbe
         assert launch.wait() == 75
     first, second = launch.outcomes()
     assert first["optimizer_step"] == second["optimizer_step"]
-    assert (first["facts"]["signals"], second["facts"]["signals"]) == ([], [number.name])
+    assert (launch.seen(0)["signals"], launch.seen(1)["signals"]) == ([], [number.name])
 
 
 def test_a_signal_during_the_start_is_not_lost(launched: Launched) -> None:
-    with launched("until_asked") as launch:
+    with launched("until_signalled") as launch:
         time.sleep(0.2)  # Python starts, torch is not imported yet: the default action would end the launcher here
         launch.process.send_signal(signal.SIGTERM)
         assert launch.wait() == 75
@@ -137,7 +156,7 @@ def test_a_signal_during_the_start_is_not_lost(launched: Launched) -> None:
 
 
 def test_copies_of_a_signal_to_the_whole_group_count_once(launched: Launched) -> None:
-    with launched("until_asked") as launch:
+    with launched("until_signalled") as launch:
         ranks = [launch.pid_of(0), launch.pid_of(1)]
         for _ in range(2):
             os.killpg(launch.process.pid, signal.SIGINT)
@@ -151,7 +170,7 @@ def test_copies_of_a_signal_to_the_whole_group_count_once(launched: Launched) ->
 
 @pytest.mark.parametrize(("checkpoint", "code"), [({}, 70), ({"CHECKPOINT": "1"}, 75)])
 def test_a_later_second_signal_ends_at_once(launched: Launched, checkpoint: dict[str, str], code: int) -> None:
-    with launched("deaf", **checkpoint) as launch:
+    with launched("never_stops", **checkpoint) as launch:
         pids = [launch.pid_of(0), launch.pid_of(1)]
         pids += [int((launch.run / f"child-{rank}").read_text()) for rank in (0, 1)]
         launch.process.send_signal(signal.SIGINT)
@@ -170,7 +189,7 @@ def test_a_later_second_signal_ends_at_once(launched: Launched, checkpoint: dict
 
 
 def test_ranks_that_hang_after_a_stop_are_ended(launched: Launched) -> None:
-    with launched("deaf", world_size=1, PATIENCE="1") as launch:
+    with launched("never_stops", world_size=1, PATIENCE="1") as launch:
         launch.pid_of(0)
         launch.process.send_signal(signal.SIGUSR1)
         assert launch.wait() == 70
@@ -190,35 +209,35 @@ def test_nothing_outlives_a_killed_launcher(launched: Launched) -> None:
 
 
 def test_a_hang_up_stops_like_a_signal(launched: Launched) -> None:
-    with launched("until_asked", world_size=1) as launch:
+    with launched("until_signalled", world_size=1) as launch:
         launch.pid_of(0)
         launch.process.send_signal(signal.SIGHUP)
         assert launch.wait() == 75
-    assert launch.outcomes()[0]["facts"]["signals"] == ["SIGTERM"]
+    assert launch.seen(0)["signals"] == ["SIGTERM"]
 
 
 def test_data_loader_workers_live_through_a_stop(launched: Launched) -> None:
     with launched("workers", world_size=1) as launch:
         assert launch.wait() == 75, launch.log(0)
-    assert launch.outcomes()[0]["facts"] == {"indices": list(range(8)), "workers": 1, "requested": True}
+    assert launch.seen(0) == {"indices": list(range(8)), "workers": 1, "requested": True}
 
 
-def test_a_suspended_launcher_goes_on(launched: Launched) -> None:
-    with launched("until_asked") as launch:
+def test_a_suspended_launcher_continues(launched: Launched) -> None:
+    with launched("until_signalled") as launch:
         pids = [launch.pid_of(0), launch.pid_of(1)]
         launch.process.send_signal(signal.SIGSTOP)
-        time.sleep(25)  # longer than the rendezvous waits for a sign of life, which would restart the ranks
+        time.sleep(25)  # longer than the rendezvous waits for a heartbeat, which would restart the ranks
         launch.process.send_signal(signal.SIGCONT)
         time.sleep(2)
         launch.process.send_signal(signal.SIGTERM)
         assert launch.wait() == 75
-    assert [outcome["facts"]["pid"] for outcome in launch.outcomes()] == pids
+    assert [launch.seen(rank)["pid"] for rank in (0, 1)] == pids
 
 
-def test_a_run_does_not_end_because_nobody_listens(launched: Launched) -> None:
-    with launched("complete", somebody_listens=False) as launch:
+def test_a_run_does_not_end_because_stderr_is_closed(launched: Launched) -> None:
+    with launched("complete", stderr_is_read=False) as launch:
         assert launch.wait() == 0
-    with launched("until_asked", world_size=1, somebody_listens=False) as launch:
+    with launched("until_signalled", world_size=1, stderr_is_read=False) as launch:
         launch.pid_of(0)
         launch.process.send_signal(signal.SIGTERM)
         assert launch.wait() == 75
@@ -226,6 +245,6 @@ def test_a_run_does_not_end_because_nobody_listens(launched: Launched) -> None:
 
 def test_a_second_launch_appends_to_the_logs(launched: Launched) -> None:
     for _ in range(2):
-        with launched("silent", world_size=1) as launch:
+        with launched("leaves_no_outcome", world_size=1) as launch:
             assert launch.wait() == 0
     assert launch.log(0).count("=== launch") == 2

@@ -1,4 +1,4 @@
-"""How one process takes stop signals, and how it dies."""
+"""How one process handles stop signals, and how it dies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last act of the light process, with a program in the launcher's place that says what it was given."""
+"""How the light process becomes the launcher, with a program in the launcher's place that prints what it was given."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from explicit_learning.files.resources import ROOT
 from explicit_learning.launch.start import FOLDER_PREFIX, launch_environment
 from explicit_learning.rundir.launch_manifest import read_launch_manifest
 from explicit_learning.rundir.run_lock import RunLock
-from tests.support.launches import manifest_document, plan
+from tests.support.launches import launch_manifest
 
 STARTER = """
 import json, os, sys
 from pathlib import Path
-from tests.support.launches import manifest_document, plan
+from tests.support.launches import launch_manifest
 from explicit_learning.rundir.run_lock import hold_run
 from explicit_learning.launch.start import exec_into_launcher
 run, sys.executable = Path(sys.argv[1]), sys.argv[2]
 print(os.getpid(), flush=True)
 with hold_run(run) as lock:
-    exec_into_launcher(manifest_document(run, 1), plan(), os.environ, lock=lock)
+    exec_into_launcher(launch_manifest(run, 1), os.environ, lock=lock)
 """
 LAUNCHER = """#!{python}
 import json, os, signal, sys
@@ -112,7 +112,7 @@ def test_folders_of_killed_launchers_are_removed_and_no_others(tmp_path: Path) -
 def test_no_place_for_the_launch_manifest_is_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     with pytest.raises(Refusal, match="set TMPDIR to a writable folder") as caught:
-        launch_environment(manifest_document(tmp_path, 1), plan(), {}, lock=RunLock(descriptor=3, nonce="n"))
+        launch_environment(launch_manifest(tmp_path, 1), {}, lock=RunLock(descriptor=3, nonce="n"))
     assert caught.value.exit_code == ExitCode.IO
 
 
@@ -134,20 +134,20 @@ def test_a_launcher_without_the_runs_lock_does_not_start(
     run = tmp_path / "run"
     run.mkdir()
     (run / ".lock").write_text("{}")
-    variables = launch_environment(manifest_document(run, 1), plan(), own, lock=RunLock(descriptor=0, nonce="n"))
+    variables = launch_environment(launch_manifest(run, 1), own, lock=RunLock(descriptor=0, nonce="n"))
     if change == "removed":
         del variables["EXPLICIT_RUN_LOCK"]
     command = [sys.executable, "-m", "tests.support.launcher_of_ranks"]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     assert done.returncode == 64
-    assert "the run is not locked by this process" in done.stderr
+    value = "not set" if change == "removed" else "0"
+    assert f"the run is not locked by this process (EXPLICIT_RUN_LOCK is {value})" in done.stderr
     assert not (run / "logs").exists()
 
 
 def test_a_changed_launch_manifest_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    document = manifest_document(tmp_path, 1)
-    variables = launch_environment(document, plan(), {}, lock=RunLock(descriptor=0, nonce="n"))
+    variables = launch_environment(launch_manifest(tmp_path, 1), {}, lock=RunLock(descriptor=0, nonce="n"))
     path = Path(variables["EXPLICIT_LAUNCH_MANIFEST"])
     path.write_bytes(path.read_bytes().replace(b"launch-1", b"launch-2"))
     with pytest.raises(Refusal, match="hash"):

@@ -119,7 +119,7 @@ def test_anything_but_a_pinned_hashed_requirement_is_refused(tmp_path: Path, lin
     [
         (BODY, "no head"),
         (HEAD.replace("# ///\n", "") + BODY, "no head"),
-        (HEAD.replace('cuda = "13.0.2"', "cuda = 13.0.2") + BODY, "a head that is no TOML"),
+        (HEAD.replace('cuda = "13.0.2"', "cuda = 13.0.2") + BODY, "a head that is not TOML"),
     ],
 )
 def test_a_lock_needs_a_whole_head(tmp_path: Path, text: str, found: str) -> None:

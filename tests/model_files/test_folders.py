@@ -9,17 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from explicit_learning.errors import ExitCode
+from explicit_learning.errors import Refusal
 from explicit_learning.files.canonical import sha256_json
-from explicit_learning.files.hashing import snapshot_sha256
-from explicit_learning.inputs.folders import check_folder
-from explicit_learning.model_files.folders import (
-    adapter_sha256,
-    adapter_structure,
-    model_structure,
-    terminal_token_ids,
-)
-from explicit_learning.model_files.headers import lora_parameter_bound
+from explicit_learning.model_files.folders import adapter_sha256, adapter_structure, model_structure
+from explicit_learning.model_files.headers import lora_parameter_bound, safetensors_header
+from explicit_learning.model_files.tensors import file_tensors
+from explicit_learning.model_files.terminal_tokens import terminal_tokens
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,14 +62,13 @@ def adapter(tmp_path: Path) -> Path:
 
 def test_a_whole_model_has_no_fault(model: Path) -> None:
     assert model_structure(model) == []
-    assert check_folder(model, snapshot_sha256(model), kind="model") == []
 
 
 def test_a_missing_shard_is_named(model: Path) -> None:
     (model / "model-2.safetensors").unlink()
     (fault,) = model_structure(model)
     assert fault.file == str(model / "model-2.safetensors")
-    assert (fault.found, fault.expected) == ("no such file", "a shard named in model.safetensors.index.json")
+    assert (fault.found, fault.expected) == ("no such file", "the model's weights")
 
 
 def test_a_missing_weight_file_without_index_is_named(model: Path) -> None:
@@ -108,35 +102,57 @@ def test_every_truncation_of_a_shard_is_found(model: Path) -> None:
         assert fault.file == str(shard), length
     shard.write_bytes(data + b"x")
     (fault,) = model_structure(model)
-    assert fault.found == f"{len(data) + 1:,} bytes where the header describes {len(data):,}"
+    assert fault.found == "1 bytes after the last tensor"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"weight_map": 3}', '{"other": {}}'])
-def test_a_broken_index_is_a_fault(model: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", "an empty file"),
+        ("{", "line 1, column 2: Expecting property name enclosed in double quotes"),
+        ("[]", "null"),
+        ('{"weight_map": 3}', "3"),
+        ('{"weight_map": {"w": 3}}', '{"w": 3}'),
+        ('{"other": {}}', "null"),
+    ],
+)
+def test_a_broken_index_is_a_fault(model: Path, text: str, found: str) -> None:
     (model / "model.safetensors.index.json").write_text(text)
     (fault,) = model_structure(model)
-    assert fault.expected == "an index of weight shards"
+    assert (fault.file, fault.found) == (str(model / "model.safetensors.index.json"), found)
+    assert fault.fix == "fetch or copy the model again, completely"
 
 
-@pytest.mark.parametrize("header", [b"[]", b"{}{", b'{"w": 3}', b'{"w": {"data_offsets": []}}', b"\xff\xff"])
-def test_a_header_that_is_none_is_a_fault_and_no_traceback(model: Path, header: bytes) -> None:
+@pytest.mark.parametrize(
+    ("header", "found"),
+    [
+        (b"[]", "[]"),
+        (b"{}{", "line 1, column 3: Extra data"),
+        (b'{"w": 3}', "null"),
+        (b'{"w": {"data_offsets": []}}', "[]"),
+        (b"\xff\xff", "byte 0 is not UTF-8"),
+    ],
+)
+def test_a_header_that_is_none_is_a_fault_and_no_traceback(model: Path, header: bytes, found: str) -> None:
     (model / "model-1.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
     (fault,) = model_structure(model)
-    assert fault.found.startswith("no safetensors file")
+    assert (fault.file, fault.found) == (str(model / "model-1.safetensors"), found)
+    assert fault.fix == "fetch or copy the model again, completely"
+
+
+def test_a_shard_of_an_unknown_dtype_is_whole_and_has_no_digest(tmp_path: Path) -> None:
+    header = json.dumps({"w": {"dtype": "F8_E8M0", "shape": [2], "data_offsets": [0, 2]}}).encode()
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(2))
+    assert safetensors_header(path) == {"w": {"dtype": "F8_E8M0", "shape": [2], "data_offsets": [0, 2]}}
+    with pytest.raises(Refusal, match="F8_E8M0"):
+        file_tensors(path)
 
 
 def test_a_model_that_is_no_folder(tmp_path: Path) -> None:
     assert model_structure(tmp_path / "absent")[0].found == "no such folder"
     (tmp_path / "file").touch()
     assert model_structure(tmp_path / "file")[0].found == "a file"
-
-
-def test_a_changed_model_is_found_by_its_hash(model: Path) -> None:
-    frozen = snapshot_sha256(model)
-    (model / "config.json").write_text("{ }")
-    (fault,) = check_folder(model, frozen, kind="model")
-    assert (fault.pointer, fault.expected) == ("/model/snapshot_sha256", frozen)
-    assert fault.exit_code == ExitCode.CONTRACT
 
 
 def test_an_adapters_identity_is_that_of_its_two_files(adapter: Path) -> None:
@@ -148,7 +164,7 @@ def test_an_adapters_identity_is_that_of_its_two_files(adapter: Path) -> None:
     )
     assert adapter_sha256(adapter) == expected
     (adapter / "README.md").write_text("a model card is no part of it")
-    assert check_folder(adapter, expected, kind="adapter") == []
+    assert adapter_sha256(adapter) == expected
 
 
 @pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
@@ -160,8 +176,18 @@ def test_a_broken_adapter_is_named(adapter: Path, name: str) -> None:
     assert adapter_structure(adapter)[0].found == "no such file"
 
 
-def test_the_terminal_tokens_are_the_whole_set(model: Path) -> None:
-    assert terminal_token_ids(model) == (7, 9, 11)
+def test_the_terminal_tokens_are_the_whole_set_and_trl_knows_only_the_tokenizers(model: Path) -> None:
+    tokens = terminal_tokens(model)
+    assert tokens.ids == (7, 9, 11)
+    assert tokens.of_tokenizer == {11}
+
+
+def test_a_model_that_names_no_end_is_an_error(model: Path) -> None:
+    (model / "config.json").write_text("{}")
+    (model / "generation_config.json").unlink()
+    (model / "tokenizer_config.json").write_text('{"eos_token": null}')
+    with pytest.raises(ValueError, match="no end-of-sequence token is named"):
+        terminal_tokens(model)
 
 
 def test_the_adapters_size_is_bounded_by_the_headers(model: Path) -> None:

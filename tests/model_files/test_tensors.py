@@ -102,7 +102,7 @@ def test_name_dtype_shape_and_every_bit_mean_something() -> None:
 
 @pytest.mark.parametrize(("dtype", "data"), [("F32", b"abc"), ("F4", b"abcd")])
 def test_bytes_that_are_no_such_tensor(dtype: str, data: bytes) -> None:
-    with pytest.raises(ValueError, match="are no"):
+    with pytest.raises(ValueError, match="are not a"):
         digest_tensor(dtype, (1,), data)
 
 
@@ -113,7 +113,7 @@ GOOD = {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]}
     ("data", "found"),
     [
         (b"", "a header of 0 bytes"),
-        (struct.pack("<Q", 2**60), f"a header of {2**60} bytes"),
+        (struct.pack("<Q", 2**60), f"a header of {2**60:,} bytes"),
         (struct.pack("<Q", 100) + b"{}", "2 bytes of a header of 100"),
         (struct.pack("<Q", 2) + b"[]", "[]"),
         (struct.pack("<Q", 2) + b"{ ", "line 1"),
@@ -122,7 +122,7 @@ GOOD = {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]}
         (raw({"w": GOOD | {"data_offsets": [1, 3]}}, b"abc"), "bytes 1 to 3 of 3"),
         (raw({"w": GOOD, "v": GOOD}, b"ab"), "bytes 0 to 2 of 2"),
         (raw({"w": GOOD | {"shape": [3]}}, b"ab"), "2 bytes"),
-        (raw({"w": GOOD | {"dtype": "Q8"}}, b"ab"), '"Q8" of shape [2]'),
+        (raw({"w": GOOD | {"dtype": "Q8"}}, b"ab"), 'dtype "Q8"'),
         (raw({"w": GOOD | {"shape": [-2]}}, b"ab"), '"U8" of shape [-2]'),
         (raw({"w": GOOD | {"data_offsets": [2, 0]}}, b"ab"), "[2, 0]"),
         (raw({"w": 5}, b"ab"), "null"),

@@ -1,4 +1,4 @@
-"""Two nodes with a rank each: they pass the smoke plan, and whichever launcher dies, the other ends and both go on."""
+"""Two nodes with a rank each: they pass the smoke plan; if one launcher dies, the other ends, and both can continue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from explicit_learning.files.resources import ASSETS
 from explicit_learning.freeze.draft_data import write_digits
 from tests.support.namespaces import Node, two_nodes
-from tests.support.training_runs import write_plan
+from tests.support.plans import write_plan
 
 if TYPE_CHECKING:
     import subprocess
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.nodes
 
-# Imports, gates and steps on two busy cores, and what a launcher waits for a node that does not answer.
+# Imports, gates and steps on two busy cores, and what a launcher waits for the report of a lost node.
 SECONDS = 400
 
 
@@ -53,13 +53,13 @@ def _plan(world: Path, steps: int) -> Path:
 class Pair:
     """The same command on both nodes, and what each printed."""
 
-    def __init__(self, nodes: tuple[Node, Node], folder: Path, *arguments: str | Path, meeting: str) -> None:
-        self.logs = [folder / f"{meeting}-node-{node.rank}.log" for node in nodes]
+    def __init__(self, nodes: tuple[Node, Node], folder: Path, *arguments: str | Path, launch: str) -> None:
+        self.logs = [folder / f"{launch}-node-{node.rank}.log" for node in nodes]
         self.processes: list[subprocess.Popen[str]] = [
-            node.el(log, *arguments, meeting=meeting) for node, log in zip(nodes, self.logs, strict=True)
+            node.el(log, *arguments, launch=launch) for node, log in zip(nodes, self.logs, strict=True)
         ]
 
-    def output(self) -> str:
+    def printed(self) -> str:
         return "\n".join(f"--- {log.name}\n{log.read_text()}" for log in self.logs)
 
     def codes(self) -> list[int]:
@@ -70,8 +70,8 @@ class Pair:
     def wait_for(self, path: Path) -> None:
         end = time.monotonic() + SECONDS
         while not path.exists():
-            assert all(process.poll() is None for process in self.processes), self.output()
-            assert time.monotonic() < end, self.output()
+            assert all(process.poll() is None for process in self.processes), self.printed()
+            assert time.monotonic() < end, self.printed()
             time.sleep(0.05)
 
     def launcher(self, rank: int) -> int:
@@ -93,37 +93,37 @@ def _events(run: Path, kind: str) -> list[dict[str, Any]]:
 
 def test_the_smoke_plan_passes(nodes: tuple[Node, Node], world: Path, tmp_path: Path) -> None:
     run = tmp_path / "smoke"
-    pair = Pair(nodes, tmp_path, "smoke", _plan(world, 8), "--out", run, meeting="smoke")
-    assert pair.codes() == [0, 0], pair.output()
+    pair = Pair(nodes, tmp_path, "smoke", _plan(world, 8), "--out", run, launch="smoke")
+    assert pair.codes() == [0, 0], pair.printed()
     [audit] = [json.loads(path.read_text()) for path in (run / "resume-audits").glob("*.json")]
     assert audit["passed"] is True
     assert [rank["rank"] for rank in audit["ranks"]] == [0, 1]
     joined = _events(run, "nodes")
-    assert len(joined) == 2, "one meeting a phase"
+    assert len(joined) == 2, "each phase is a launch"
     assert [node["node"] for node in joined[0]["data"]["nodes"]] == [1]
 
 
 @pytest.mark.parametrize("victim", [1, 0])
-def test_a_killed_launcher_ends_both_and_both_go_on(
+def test_a_killed_launcher_ends_both_and_the_same_command_continues(
     nodes: tuple[Node, Node], world: Path, tmp_path: Path, victim: int
 ) -> None:
     run = tmp_path / "run"
     command = ("run", _plan(world, 30), "--out", run)
-    pair = Pair(nodes, tmp_path, *command, meeting=f"killed-{victim}")
+    pair = Pair(nodes, tmp_path, *command, launch=f"killed-{victim}")
     pair.wait_for(run / "checkpoint-2" / "complete.json")
     os.kill(pair.launcher(victim), signal.SIGKILL)
     codes = pair.codes()
     assert codes[victim] == -signal.SIGKILL
-    assert codes[1 - victim] == 70, pair.output()
-    assert "Traceback" not in pair.output()
+    assert codes[1 - victim] == 70, pair.printed()
+    assert "Traceback" not in pair.printed()
     if victim == 1:
         assert "node 1 is lost" in pair.logs[0].read_text()
         assert _status(run) == "failed"
     else:
         assert "node 0 is gone" in pair.logs[1].read_text()
 
-    again = Pair(nodes, tmp_path, *command, meeting=f"again-{victim}")
-    assert again.codes() == [0, 0], again.output()
+    again = Pair(nodes, tmp_path, *command, launch=f"again-{victim}")
+    assert again.codes() == [0, 0], again.printed()
     assert _status(run) == "completed"
     assert _events(run, "launch")[-1]["data"]["action"] == "resume"
 
@@ -132,17 +132,17 @@ def test_a_signal_to_either_node_stops_both_at_one_checkpoint(
     nodes: tuple[Node, Node], world: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    pair = Pair(nodes, tmp_path, "run", _plan(world, 30), "--out", run, meeting="stopped")
+    pair = Pair(nodes, tmp_path, "run", _plan(world, 30), "--out", run, launch="stopped")
     pair.wait_for(run / "checkpoint-2" / "complete.json")
     os.kill(pair.launcher(1), signal.SIGTERM)
-    assert pair.codes() == [75, 75], pair.output()
+    assert pair.codes() == [75, 75], pair.printed()
     assert _status(run) == "stopped"
 
 
 def test_a_node_with_another_plan_is_refused(nodes: tuple[Node, Node], world: Path, tmp_path: Path) -> None:
     logs = [tmp_path / f"{rank}.log" for rank in (0, 1)]
     processes = [
-        nodes[rank].el(logs[rank], "run", _plan(world, steps), "--out", tmp_path / f"run-{rank}", meeting="other")
+        nodes[rank].el(logs[rank], "run", _plan(world, steps), "--out", tmp_path / f"run-{rank}", launch="other")
         for rank, steps in ((0, 8), (1, 30))
     ]
     assert [process.wait(SECONDS) for process in processes] == [70, 70]

@@ -14,7 +14,7 @@ from explicit_learning.files.schema import load_schema
 from explicit_learning.files.typed_json import field_names
 from explicit_learning.plan.reading import load_plan, read_plan
 from explicit_learning.plan.typed_plan import Plan
-from tests.support.golden_plan import PLAN, plan_with
+from tests.support.plans import PLAN, plan_with
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,7 +79,7 @@ def test_ten_mistakes_are_ten_faults(tmp_path: Path) -> None:
     }
     assert faults["/arm"].fix == "did you mean 'answer_grpo'?"
     assert faults["/optimisation/learning_rat"].fix == "did you mean 'learning_rate'?"
-    assert faults["/colour"].fix == "remove it"
+    assert faults["/colour"].fix == "remove the field"
     assert faults["/seed"].expected.startswith("at least 0")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from explicit_learning.files.schema import load_schema, validate
 from explicit_learning.plan.rules import broken_rules, warnings
-from tests.support.golden_plan import PLAN, plan_with
+from tests.support.plans import PLAN, plan_with
 
 SFT = {
     "/arm": "sft_certificate",

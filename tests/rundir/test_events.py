@@ -8,9 +8,12 @@ import sys
 from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
+import pytest
+
+from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.resources import ROOT
 from explicit_learning.files.schema import validate
-from explicit_learning.rundir.events import append_event, read_events
+from explicit_learning.rundir.events import Event, append_event, read_events
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +33,7 @@ def test_now_is_the_default(tmp_path: Path) -> None:
     append_event(tmp_path, "exit", {})
     ((event,), torn) = read_events(tmp_path)
     assert torn == 0
-    assert before <= datetime.fromisoformat(event["time"]) <= datetime.now(UTC)
+    assert before <= datetime.fromisoformat(event.time) <= datetime.now(UTC)
 
 
 def test_no_file_means_no_events(tmp_path: Path) -> None:
@@ -47,13 +50,27 @@ def test_a_line_torn_at_any_byte_costs_only_itself(tmp_path: Path) -> None:
         append_event(tmp_path, "exit", {"n": 3}, at=AT)
         events, torn = read_events(tmp_path)
         kept = length >= len(whole) - 1  # without its newline only, a line is still whole
-        assert [event["data"]["n"] for event in events] == ([1, 2, 3] if kept else [1, 3])
+        assert [event.data["n"] for event in events] == ([1, 2, 3] if kept else [1, 3])
         assert torn == (0 if kept or length == len(first) else 1)
 
 
-def test_lines_that_are_no_events_are_counted(tmp_path: Path) -> None:
+def test_lines_that_are_not_events_are_counted(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_bytes(b'[]\n{"time": 1}\n\xff\n')
     assert read_events(tmp_path) == ([], 3)
+
+
+def test_an_event_that_breaks_its_schema_is_refused_and_not_written(tmp_path: Path) -> None:
+    with pytest.raises(Refusal, match="/kind") as refusal:
+        append_event(tmp_path, "signal", {})  # type: ignore[arg-type] # the point of the test
+    assert refusal.value.exit_code == ExitCode.INTERNAL
+    assert not (tmp_path / "events.jsonl").exists()
+
+
+def test_an_event_of_an_unknown_kind_is_counted_and_left_out(tmp_path: Path) -> None:
+    append_event(tmp_path, "gates", {}, at=AT)
+    line = (tmp_path / "events.jsonl").read_text()
+    (tmp_path / "events.jsonl").write_text(line.replace("gates", "signal") + line)
+    assert read_events(tmp_path) == ([Event(time="2026-01-31T12:00:00.000005Z", kind="gates", data={})], 1)
 
 
 WRITER = """
@@ -72,5 +89,5 @@ def test_writers_do_not_interleave(tmp_path: Path) -> None:
     events, torn = read_events(tmp_path)
     assert torn == 0
     for writer in range(3):
-        numbers = [event["data"]["number"] for event in events if event["data"]["writer"] == writer]
+        numbers = [event.data["number"] for event in events if event.data["writer"] == writer]
         assert numbers == list(range(50))

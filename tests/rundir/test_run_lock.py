@@ -13,7 +13,8 @@ import pytest
 
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.resources import ROOT
-from explicit_learning.rundir.run_lock import LOCK_NAME, adopt_run_lock, hold_run
+from explicit_learning.rundir.layout import LOCK
+from explicit_learning.rundir.run_lock import adopt_run_lock, hold_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +36,7 @@ with hold_run(pathlib.Path(sys.argv[1])) as lock:
 """
 LAUNCHER = """
 import pathlib, subprocess, sys
+from explicit_learning.rundir.layout import LOCK
 from explicit_learning.rundir.run_lock import adopt_run_lock
 lock = adopt_run_lock(pathlib.Path(sys.argv[1]), int(sys.argv[2]))
 child = subprocess.Popen(
@@ -73,8 +75,8 @@ def test_a_second_process_is_told_who_holds_the_run(tmp_path: Path) -> None:
         process.communicate("")
     with hold_run(run) as lock:
         assert lock.nonce != nonce
-        assert json.loads((run / LOCK_NAME).read_text()) == {"pid": os.getpid(), "nonce": lock.nonce}
-        assert [entry.name for entry in run.iterdir()] == [LOCK_NAME]
+        assert json.loads((run / LOCK).read_text()) == {"pid": os.getpid(), "nonce": lock.nonce}
+        assert [entry.name for entry in run.iterdir()] == [LOCK]
 
 
 def test_two_holders_in_one_process_exclude_each_other_too(tmp_path: Path) -> None:
@@ -108,17 +110,17 @@ def test_the_lock_survives_exec_and_ends_with_the_launcher(tmp_path: Path) -> No
 def test_a_holder_that_has_not_written_its_name(tmp_path: Path) -> None:
     with hold_run(tmp_path):
         for text in ("", "{", "[]", '{"pid": 1}'):
-            (tmp_path / LOCK_NAME).write_text(text)
+            (tmp_path / LOCK).write_text(text)
             assert refusal_of(tmp_path).found == "another process is running this run"
 
 
 def test_only_this_folders_lock_can_be_adopted(tmp_path: Path) -> None:
     with hold_run(tmp_path / "one") as lock, hold_run(tmp_path / "two"):
-        with pytest.raises(ValueError, match="is no lock of"):
+        with pytest.raises(ValueError, match="is not the lock of"):
             adopt_run_lock(tmp_path / "two", lock.descriptor)
-        with pytest.raises(ValueError, match="is no lock of"):
+        with pytest.raises(ValueError, match="is not the lock of"):
             adopt_run_lock(tmp_path / "three", lock.descriptor)
-        with (tmp_path / "two" / LOCK_NAME).open("r+") as other, pytest.raises(ValueError, match="is no lock of"):
+        with (tmp_path / "two" / LOCK).open("r+") as other, pytest.raises(ValueError, match="is not the lock of"):
             adopt_run_lock(tmp_path / "two", other.fileno())
         assert adopt_run_lock(tmp_path / "one", lock.descriptor).nonce == lock.nonce
         assert not os.get_inheritable(lock.descriptor)

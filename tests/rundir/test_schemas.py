@@ -19,14 +19,16 @@ NAMES = (
     "checkpoint-mark",
     "completion-marker",
     "event",
-    "frontier",
+    "follower-manifest",
+    "launch-manifest",
     "ledger-entry",
+    "rank-frontiers",
+    "rank-outcome",
     "resume-audit",
     "run-manifest",
     "smoke-resume-boundary",
     "state-digests",
     "trace-row",
-    "training-facts",
 )
 
 
@@ -61,3 +63,39 @@ def test_unknown_and_missing_fields_are_refused(name: str) -> None:
     first = next(iter(value))
     broken = {key: item for key, item in value.items() if key != first} | {"zzzzzzzz": 1}
     assert {fault.pointer for fault in validate(broken, name, gate="test", file=name)} == {f"/{first}", "/zzzzzzzz"}
+
+
+def parts(schema: Any) -> Iterator[dict[str, Any]]:
+    """Yield a schema and everything in it that is one, at any depth."""
+    if isinstance(schema, dict):
+        yield schema
+        for child in schema.values():
+            yield from parts(child)
+
+
+def rules(schema: Any) -> Any:
+    """Return a schema without what only people read."""
+    if isinstance(schema, dict):
+        return {name: rules(child) for name, child in schema.items() if name not in {"description", "examples"}}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("whole", "place", "copies"),
+    [
+        ("rank-frontiers", ("ledger",), ("checkpoint-mark", "completion-marker", "smoke-resume-boundary")),
+        ("state-digests", ("components",), ("smoke-resume-boundary",)),
+        ("run-manifest", ("frozen", "image"), ("completion-marker", "follower-manifest")),
+    ],
+)
+def test_a_part_of_several_documents_has_the_same_rules_in_all(
+    whole: str, place: tuple[str, ...], copies: tuple[str, ...]
+) -> None:
+    original = load_schema(whole)
+    for name in place:
+        original = original["properties"][name]
+    fields = rules(original["properties"])
+    for name in copies:
+        same = [part for part in parts(load_schema(name)) if part.get("properties", {}).keys() == fields.keys()]
+        assert same, name
+        assert all(rules(part["properties"]) == fields for part in same), name

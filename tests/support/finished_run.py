@@ -12,24 +12,26 @@ from safetensors.numpy import save_file
 
 from explicit_learning.accounting.binding import Binding
 from explicit_learning.accounting.frontier import RankFrontiers
-from explicit_learning.accounting.ledger import Ledger, LedgerEntry
-from explicit_learning.accounting.trace import Trace, TraceRow
+from explicit_learning.accounting.ledger import Ledger
+from explicit_learning.accounting.rows import SampledCompletion, ScoredCompletion
+from explicit_learning.accounting.trace import Trace
 from explicit_learning.completion.lifecycle import Preparation, prepare_run
 from explicit_learning.files.canonical import canonical_bytes
-from explicit_learning.files.resources import SCHEMAS
 from explicit_learning.files.typed_json import from_json
 from explicit_learning.inputs.code import CodeIdentity
 from explicit_learning.model_files.tensors import file_tensors_sha256
-from explicit_learning.plan.reading import frozen_config_sha256
 from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
-from explicit_learning.rundir.checkpoints import seal_checkpoint, write_rank_frontiers
+from explicit_learning.rundir.checkpoint_mark import seal_checkpoint, write_rank_frontiers
 from explicit_learning.rundir.launch_manifest import LaunchManifest
 from explicit_learning.rundir.outcome import RankOutcome
-from explicit_learning.rundir.rank_report import LossTerm, TrainingFacts
+from explicit_learning.rundir.rank_report import LossTerm, RankReport
+from tests.support.plans import plan_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    Pairs = list[tuple[SampledCompletion, ScoredCompletion]]
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 STEPS, BATCH, RANKS, GENERATIONS = 3, 4, 2, 2
@@ -39,24 +41,16 @@ IMAGE = {"digests": dict.fromkeys(("index", "manifest", "config", "sif"), UNKNOW
 
 
 def plan_document(**changes: Any) -> dict[str, Any]:
-    """Return a frozen plan: three steps of two ranks with two groups of two completions each; dots lead into groups."""
-    document: dict[str, Any] = json.loads((SCHEMAS / "examples" / "plan.json").read_text())
-    defaults = {
-        "optimisation.max_steps": STEPS,
-        "optimisation.per_device_batch_size": BATCH,
-        "optimisation.save_interval": 1,
-        "generation.num_generations": GENERATIONS,
-        "hardware.world_size": RANKS,
-        "budget.max_completion_tokens_per_run": 300,
+    """Return a frozen plan: three steps, two ranks, two groups of two completions each; ``__`` leads into groups."""
+    size = {
+        "optimisation__max_steps": STEPS,
+        "optimisation__per_device_batch_size": BATCH,
+        "optimisation__save_interval": 1,
+        "generation__num_generations": GENERATIONS,
+        "hardware__world_size": RANKS,
+        "budget__max_completion_tokens_per_run": 300,
     }
-    for name, value in (defaults | {name.replace("__", "."): value for name, value in changes.items()}).items():
-        *groups, last = name.split(".")
-        holder = document
-        for group in groups:
-            holder = holder[group]
-        holder[last] = value
-    document["frozen_config_sha256"] = frozen_config_sha256(document)
-    return document
+    return plan_with({f"/{name.replace('__', '/')}": value for name, value in (size | changes).items()})
 
 
 def sft_document(**changes: Any) -> dict[str, Any]:
@@ -78,7 +72,7 @@ def sft_document(**changes: Any) -> dict[str, Any]:
     )
 
 
-def row(entry: LedgerEntry, step: int, **changes: Any) -> TraceRow:
+def row(entry: SampledCompletion, step: int, **changes: Any) -> ScoredCompletion:
     """Return the trace row of a completion: even generations are right, odd ones wrong."""
     right = entry.generation % 2 == 0
     values: dict[str, Any] = {
@@ -102,13 +96,13 @@ def row(entry: LedgerEntry, step: int, **changes: Any) -> TraceRow:
         "components": {"answer": float(right), "format": 0.0, "malformed": 0.0},
         "total": float(right),
     }
-    return TraceRow(**(values | changes))
+    return ScoredCompletion(**(values | changes))
 
 
-def sampled(rank: int, step: int) -> list[tuple[LedgerEntry, TraceRow]]:
+def sampled(rank: int, step: int) -> Pairs:
     """Return what a rank samples in a step: two slots, two generations each."""
     entries = [
-        LedgerEntry(slot_id=f"s{slot}.r{rank}", visit=step, generation=generation, token_count=5 + generation)
+        SampledCompletion(slot_id=f"s{slot}.r{rank}", visit=step, generation=generation, token_count=5 + generation)
         for slot in range(BATCH // GENERATIONS)
         for generation in range(GENERATIONS)
     ]
@@ -151,7 +145,10 @@ class Run:
         steps: Sequence[int] = range(STEPS),
         *,
         frontiers: Sequence[RankFrontiers] = (),
-        change: Callable[[int, list[tuple[LedgerEntry, TraceRow]]], list[tuple[LedgerEntry, TraceRow]]] | None = None,
+        change: Callable[
+            [int, list[tuple[SampledCompletion, ScoredCompletion]]], list[tuple[SampledCompletion, ScoredCompletion]]
+        ]
+        | None = None,
     ) -> list[RankFrontiers]:
         """Let every rank sample its steps from its frontier; return where they stand then."""
         ends = []
@@ -191,7 +188,7 @@ class Run:
         (folder / "adapter_config.json").write_text('{"peft_type":"LORA"}')
         return file_tensors_sha256(folder / "adapter_model.safetensors")
 
-    def facts(self, tensors: str, **changes: Any) -> list[TrainingFacts]:
+    def reports(self, tensors: str, **changes: Any) -> list[RankReport]:
         """Return what honest ranks would report."""
         completions = STEPS * BATCH * RANKS
         values: dict[str, Any] = {
@@ -215,7 +212,7 @@ class Run:
             "loss_terms": {"policy": LossTerm(present=True, finite=True, gradient=True)},
             "log_history": ({"step": 1, "loss": 0.5, "reward": None}, {"step": 2, "loss": 0.25}),
         }
-        return [TrainingFacts(rank=rank, **(values | changes)) for rank in range(RANKS)]
+        return [RankReport(rank=rank, **(values | changes)) for rank in range(RANKS)]
 
     def launch_manifest(self) -> LaunchManifest:
         assert self.preparation is not None
@@ -233,8 +230,5 @@ class Run:
             stop_at_step=None,
         )
 
-    def completed(self, facts: Sequence[TrainingFacts]) -> list[RankOutcome]:
-        return [
-            RankOutcome(status="completed", optimizer_step=STEPS, facts=json.loads(json.dumps(fact.to_json())))
-            for fact in facts
-        ]
+    def completed(self, reports: Sequence[RankReport]) -> list[RankOutcome]:
+        return [RankOutcome(status="completed", optimizer_step=STEPS, report=report) for report in reports]

@@ -1,27 +1,33 @@
-"""The launcher with the tests' ranks: all of it is the real one, except what ranks do and who is told at the end."""
+"""The real launcher with the tests' ranks: only what ranks do, and what happens to their outcomes, is replaced."""
 
 from __future__ import annotations
 
 import os
 import sys
-from dataclasses import asdict
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
+from explicit_learning.completion.launch_end import LaunchEnd
 from explicit_learning.files.atomic import write_json
+from explicit_learning.files.typed_json import to_json
 from explicit_learning.launch.launcher import run_launcher
 from explicit_learning.launch.stop_policy import SHUTDOWN_SECONDS
 
 if TYPE_CHECKING:
-    from explicit_learning.errors import ExitCode
+    from collections.abc import Sequence
+
     from explicit_learning.rundir.launch_manifest import LaunchManifest
     from explicit_learning.rundir.outcome import RankOutcome
 
 
-def finish(manifest: LaunchManifest, outcomes: tuple[RankOutcome, ...]) -> ExitCode:
-    write_json(manifest.run / "finished.json", [asdict(outcome) for outcome in outcomes])
-    return max(outcome.code for outcome in outcomes)
+def after_ranks(manifest: LaunchManifest, outcomes: Sequence[RankOutcome]) -> LaunchEnd:
+    write_json(manifest.run / "finished.json", to_json(list(outcomes)))
+    if "DEFECT" in os.environ:
+        raise ValueError("a defect after the ranks")
+    return LaunchEnd(exit_code=max(outcome.code for outcome in outcomes), faults=())
 
 
 if __name__ == "__main__":
     patience = float(os.environ.get("PATIENCE", SHUTDOWN_SECONDS))
-    sys.exit(run_launcher(finish, rank_module="tests.support.rank_cases", patience=patience))
+    with patch("explicit_learning.launch.launcher.after_ranks", after_ranks):
+        sys.exit(run_launcher(rank_module="tests.support.rank_cases", patience=patience))

@@ -2,43 +2,40 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.files.resources import SCHEMAS
 from explicit_learning.files.typed_json import from_json
-from explicit_learning.plan.typed_plan import Plan
+from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
+from explicit_learning.rundir.launch_manifest import LaunchManifest
+from tests.support.plans import plan_with
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-
-def plan_document(**hardware: Any) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((SCHEMAS / "examples" / "plan.json").read_text())
-    document["hardware"] |= hardware
-    return document
+PATHS = ResolvedPaths(
+    model="/model",
+    initial_adapter=None,
+    dataset="/dataset",
+    asset_root="/assets",
+    evaluation="/evaluation",
+    prompt="/prompt",
+)
 
 
 def plan(*, determinism: str = "seeded", **hardware: Any) -> Plan:
-    return from_json(Plan, plan_document(**hardware) | {"determinism": determinism})
+    changes = {f"/hardware/{name}": value for name, value in hardware.items()}
+    return from_json(Plan, plan_with({"/determinism": determinism} | changes))
 
 
-def manifest_document(run: Path, world_size: int) -> dict[str, Any]:
-    return {
-        "plan": plan_document(world_size=world_size),
-        "run_folder": str(run),
-        "paths": {
-            "model": "/model",
-            "initial_adapter": None,
-            "dataset": "/dataset",
-            "asset_root": "/assets",
-            "evaluation": "/evaluation",
-            "prompt": "/prompt",
-        },
-        "run_manifest_sha256": "0" * 64,
-        "running_commit": "0" * 40,
-        "launch_id": "launch-1",
-        "resume_checkpoint": None,
-        "report_to": [],
-        "stop_at_step": None,
-    }
+def launch_manifest(run: Path, world_size: int) -> LaunchManifest:
+    return LaunchManifest(
+        plan=plan(world_size=world_size),
+        run_folder=str(run),
+        paths=PATHS,
+        run_manifest_sha256="0" * 64,
+        running_commit="0" * 40,
+        launch_id="launch-1",
+        resume_checkpoint=None,
+        report_to=(),
+        stop_at_step=None,
+    )

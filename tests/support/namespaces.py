@@ -29,10 +29,10 @@ class Node:
     namespace: str
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def el(self, log: Path, *arguments: str | Path, meeting: str) -> subprocess.Popen[str]:
+    def el(self, log: Path, *arguments: str | Path, launch: str) -> subprocess.Popen[str]:
         """Start the program on this node; its output goes to a file."""
         nodes = ["--nnodes", "2", "--node-rank", str(self.rank)]
-        nodes += ["--rdzv-endpoint", f"{ADDRESSES[0]}:29400", "--rdzv-id", meeting]
+        nodes += ["--rdzv-endpoint", f"{ADDRESSES[0]}:29400", "--rdzv-id", launch]
         command = ["ip", "netns", "exec", self.namespace, sys.executable, str(ROOT / "entrypoint.py")]
         with log.open("a") as stream:
             process = subprocess.Popen(

@@ -1,7 +1,7 @@
-"""One rank of runs, one after another: ``objective_rank.py WORLD PLAN RUN [PLAN RUN…]``, with torch's usual variables.
+"""One rank of several runs, one after another: ``python -m tests.support.objective_rank WORLD PLAN RUN [PLAN RUN…]``.
 
-Each run leaves what its ranks have to agree on. Model, adapter and trainer are made again for each; only the process
-group stays, and no run finds it in another state than the first.
+Torch's usual variables set which rank. Each run writes what its ranks have to agree on. Model, adapter and trainer are
+made again for each run; only the process group stays.
 """
 
 from __future__ import annotations
@@ -12,46 +12,43 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
 
 def main(world: Path, *places: Path) -> None:
-    """Train, and leave outcomes and metrics."""
+    """Train, and write outcomes and metrics."""
     import torch
 
-    from explicit_learning.files.typed_json import from_json
+    from explicit_learning.files.typed_json import from_json, to_json
     from explicit_learning.plan.typed_plan import Plan
     from explicit_learning.training import backend
     from explicit_learning.training.objectives.evi_po_trainer import EviPoTrainer
-    from explicit_learning.training.state.checkpointing import DurableTrainer
-    from tests.support.objective_world import World, context
+    from explicit_learning.training.state.checkpointing import CheckpointingTrainer
+    from tests.support.objective_world import ObjectiveWorld, context
 
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
     logged: list[dict[str, Any]] = []
 
-    def noting(self: Any, logs: dict[str, float], *args: Any) -> None:
+    def logging(self: Any, logs: dict[str, float], *args: Any) -> None:
         logged.append({name: values[:] for name, values in self._metrics["train"].items()})
-        super(DurableTrainer, self).log(logs, *args)
+        super(CheckpointingTrainer, self).log(logs, *args)
 
     groups: list[int] = []
     score = EviPoTrainer._score
 
-    def counting(self: Any, model: Any, carried: list[Any], **options: Any) -> Any:
-        groups.append(len(carried))
-        return score(self, model, carried, **options)
+    def counting(self: Any, model: Any, scored: list[Any], **options: Any) -> Any:
+        groups.append(len(scored))
+        return score(self, model, scored, **options)
 
-    DurableTrainer.log = noting  # type: ignore[method-assign] # to count what the real one is given
+    CheckpointingTrainer.log = logging  # type: ignore[method-assign] # to record what the real one is given
     EviPoTrainer._score = counting  # type: ignore[method-assign] # same
     for plan, run in zip(places[::2], places[1::2], strict=True):
         logged.clear()
         groups.clear()
-        place = context(World(folder=world), from_json(Plan, json.loads(plan.read_text())), run, rank=rank)
+        place = context(ObjectiveWorld(folder=world), from_json(Plan, json.loads(plan.read_text())), run, rank=rank)
         outcome = backend.run(place)
-        left = {"status": outcome.status, "step": outcome.optimizer_step, "facts": outcome.facts}
-        left |= {"logged": logged, "groups_per_pass": groups}
-        (run / f"rank-{rank}.json").write_text(json.dumps(left))
+        result = {"status": outcome.status, "step": outcome.optimizer_step, "report": to_json(outcome.report)}
+        result |= {"logged": logged, "groups_per_pass": groups}
+        (run / f"rank-{rank}.json").write_text(json.dumps(result))
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 

@@ -1,4 +1,4 @@
-"""A small world to train in: an untrained model of the real architecture, an adapter, digits, and plans over them."""
+"""A small world to train in: a hardly trained model of the real architecture, an adapter, digits, and their plans."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from explicit_learning.data.images import ImageStore
 from explicit_learning.data.prompt import load_system_prompt, prompt_messages
 from explicit_learning.data.reading import read_sft_rows
 from explicit_learning.files.resources import PROMPTS
-from explicit_learning.files.typed_json import from_json
-from explicit_learning.freeze.freezing import freeze
-from explicit_learning.launch.context import RankContext
+from explicit_learning.launch.rank import RankContext
 from explicit_learning.launch.signals import StopRequest
+from explicit_learning.plan.reading import load_plan
 from explicit_learning.plan.typed_plan import Lora, Plan, ResolvedPaths
 from explicit_learning.rundir.launch_manifest import LaunchManifest
 from explicit_learning.training.arguments import TEMPLATE_OPTIONS
-from explicit_learning.training.tokens import count_sft_pass
+from tests.support.plans import write_plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +29,7 @@ TEACHING_STEPS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class ObjectiveWorld:
     """Folders of one world."""
 
     folder: Path
@@ -48,18 +47,19 @@ class World:
         return self.folder / "data"
 
 
-def make_world(folder: Path) -> World:
-    """Write model, adapter and data. The model was taught a little, so that some sampled answers are right."""
+def make_world(folder: Path) -> ObjectiveWorld:
+    """Write model, adapter and data. The model is trained a little, so that some sampled answers are right."""
     import torch
     from peft import get_peft_model
 
     from assets.making.architecture import make_model, make_processor
     from assets.making.tokenizer import make_tokenizer
     from explicit_learning.files.resources import ROOT
+    from explicit_learning.inputs.lora_targets import resolve_targets
     from explicit_learning.training.state.adapters import write_adapter_folder
-    from explicit_learning.training.targets import lora_config, resolve_targets
+    from explicit_learning.training.targets import linear_names, lora_config
 
-    world = World(folder=folder)
+    world = ObjectiveWorld(folder=folder)
     torch.manual_seed(0)
     template = ROOT / "assets" / "making" / "chat_template.jinja"
     tokenizer = make_tokenizer(template.read_text(encoding="utf-8"))
@@ -80,7 +80,7 @@ def make_world(folder: Path) -> World:
         bias="none",
         task_type="CAUSAL_LM",
     )
-    policy = get_peft_model(base, lora_config(lora, targets=resolve_targets(base, lora), base=base))
+    policy = get_peft_model(base, lora_config(lora, targets=resolve_targets(linear_names(base), lora), base=base))
     with torch.no_grad():
         for name, parameter in policy.named_parameters():
             if "lora_B" in name:
@@ -91,7 +91,7 @@ def make_world(folder: Path) -> World:
 
 
 def teach(model: Any, processor: Any, data: Path) -> None:
-    """Let the model learn what an answer looks like, from certificates: far from enough to be right often."""
+    """Train the model on SFT rows until it can write an answer, but is seldom right."""
     import torch
 
     rows = read_sft_rows(data / "sft_certificate.jsonl")
@@ -120,40 +120,36 @@ def teach(model: Any, processor: Any, data: Path) -> None:
         optimizer.step()
 
 
-def frozen(world: World, arm: str, name: str, **changes: Mapping[str, Any]) -> Plan:
+def freeze_plan(world: ObjectiveWorld, arm: str, name: str, **changes: Mapping[str, Any]) -> Plan:
     """Freeze a plan of an arm; changes are merged into the draft's groups. SFT takes its length from the data."""
-    draft: dict[str, Any] = {
-        "arm": arm,
+    small = {
+        "seed": 0,
+        "data_seed": 0,
         "model": {"path": "model"},
-        "initial_adapter": {"path": "adapter"},
-        "data": {"manifest": "data/dataset-manifest.json"},
-        "prompt": {"path": str(PROMPTS / "common_system.txt")},
         "lora": {"rank": RANK, "alpha": ALPHA},
         "optimisation": {
-            "max_steps": 3,
             "per_device_batch_size": 8,
             "gradient_accumulation_steps": 1,
             "learning_rate": 0.003,
-            "gradient_checkpointing": False,
             "save_interval": 3,
-            "dataloader_workers": 0,
             "warmup_ratio": 0.0,
         },
-        "generation": {"num_generations": 2, "max_prompt_tokens": 96, "max_completion_tokens": 8},
+        "generation": {"max_prompt_tokens": 96, "max_completion_tokens": 8},
     }
-    if ARMS[arm].is_sft:
-        del draft["initial_adapter"], draft["optimisation"]["max_steps"], draft["generation"]["num_generations"]
-    for group, change in changes.items():
-        draft[group] = {**draft.get(group, {}), **change}
+    rl = {
+        "initial_adapter": {"path": "adapter"},
+        "optimisation": {"max_steps": 3},
+        "generation": {"num_generations": 2},
+    }
     file = world.folder / f"{name}.json"
-    plan, _ = freeze(draft, file=world.folder / "draft.json", out=file, count_sft=count_sft_pass)
-    return from_json(Plan, plan)
+    write_plan(file, arm, world.data, small, {} if ARMS[arm].is_sft else rl, changes)
+    return load_plan(file)
 
 
 def context(
-    world: World, plan: Plan, run: Path, *, rank: int = 0, resume: str | None = None, stop: int | None = None
+    world: ObjectiveWorld, plan: Plan, run: Path, *, rank: int = 0, resume: str | None = None, stop: int | None = None
 ) -> RankContext:
-    """Return a rank's place in a run: a fresh one, or one that goes on at a checkpoint; ``stop`` ends it early."""
+    """Return a rank's place in a run that is fresh or resumes at a checkpoint; ``stop`` is the step that ends it."""
     run.mkdir(parents=True, exist_ok=True)
     manifest = LaunchManifest(
         plan=plan,

@@ -1,4 +1,4 @@
-"""Ranks that do one thing each, chosen by the variable ``CASE``, inside the real shell."""
+"""Ranks that do one thing each, chosen by the variable ``CASE``, in the real process of a rank."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import signal
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from explicit_learning.files.atomic import write_bytes, write_text
+from explicit_learning.files.atomic import write_bytes, write_json, write_text
 from explicit_learning.launch.rank import run_rank
 from explicit_learning.launch.signals import ignore_signals_in_worker
 from explicit_learning.rundir.outcome import RankOutcome
@@ -18,7 +18,7 @@ from explicit_learning.rundir.outcome import RankOutcome
 if TYPE_CHECKING:
     import torch
 
-    from explicit_learning.launch.context import RankContext
+    from explicit_learning.launch.rank import RankContext
 
 COMPLETED = RankOutcome(status="completed", optimizer_step=7)
 VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "PYTHONHASHSEED", "PYTHONSAFEPATH")
@@ -26,6 +26,11 @@ VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"
 
 def ready(context: RankContext) -> None:
     write_text(context.manifest.run / f"ready-{context.rank}", str(os.getpid()))
+
+
+def leave(context: RankContext, **seen: Any) -> None:
+    """Leave what this rank saw for the test that started it."""
+    write_json(context.manifest.run / f"seen-{context.rank}.json", seen)
 
 
 def until_agreed(context: RankContext) -> RankOutcome:
@@ -38,24 +43,24 @@ def until_agreed(context: RankContext) -> RankOutcome:
     step = 0
     while True:
         step += 1
-        wish = torch.tensor(int(context.stop.requested()))
-        dist.all_reduce(wish, op=dist.ReduceOp.MAX)
-        if wish.item():
+        stop = torch.tensor(int(context.stop.requested()))
+        dist.all_reduce(stop, op=dist.ReduceOp.MAX)
+        if stop.item():
             break
         time.sleep(0.02)
     noted = [arrival.signal.name for arrival in context.stop.arrivals()]
-    facts = {"signals": noted, "rank": context.rank}
-    return RankOutcome(status="stopped", optimizer_step=step, checkpoint=f"checkpoint-{step}", facts=facts)
+    leave(context, signals=noted)
+    return RankOutcome(status="stopped", optimizer_step=step, checkpoint=f"checkpoint-{step}")
 
 
-def until_asked(context: RankContext) -> RankOutcome:
-    """Stop when this rank itself is asked."""
+def until_signalled(context: RankContext) -> RankOutcome:
+    """Stop when this rank itself gets a signal."""
     ready(context)
     while not context.stop.requested():
         time.sleep(0.02)
     time.sleep(1)  # saving takes a while
-    facts = {"signals": [arrival.signal.name for arrival in context.stop.arrivals()], "pid": os.getpid()}
-    return RankOutcome(status="stopped", optimizer_step=1, checkpoint="checkpoint-1", facts=facts)
+    leave(context, signals=[arrival.signal.name for arrival in context.stop.arrivals()], pid=os.getpid())
+    return RankOutcome(status="stopped", optimizer_step=1, checkpoint="checkpoint-1")
 
 
 def complete(context: RankContext) -> RankOutcome:
@@ -65,16 +70,17 @@ def complete(context: RankContext) -> RankOutcome:
     dist.init_process_group("gloo")
     total = torch.tensor(context.rank + 1)
     dist.all_reduce(total)
-    context.say(f"rank {context.rank} says hello")
+    context.say(f"a line of rank {context.rank}")
     print("printed by Python")
     os.write(1, b"written by native code\n")
-    facts = {
-        "sum": int(total.item()),
-        "variables": {name: os.environ.get(name) for name in VARIABLES},
-        "own_session": os.getsid(0) == os.getpid(),
-        "files": sorted(_open_files()),
-    }
-    return RankOutcome(status="completed", optimizer_step=7, facts=facts)
+    leave(
+        context,
+        sum=int(total.item()),
+        variables={name: os.environ.get(name) for name in VARIABLES},
+        own_session=os.getsid(0) == os.getpid(),
+        files=sorted(_open_files()),
+    )
+    return COMPLETED
 
 
 def _open_files() -> set[str]:
@@ -120,19 +126,19 @@ def nowhere_to_log(context: RankContext) -> RankOutcome:
 
 
 def both_wait(context: RankContext) -> RankOutcome:
-    print("the last words of a rank")
+    print("the last line of a rank")
     ready(context)
     time.sleep(600)
     return COMPLETED
 
 
-def silent(context: RankContext) -> RankOutcome:
+def leaves_no_outcome(context: RankContext) -> RankOutcome:
     if context.rank == 1:
         os._exit(0)
     return COMPLETED
 
 
-def deaf(context: RankContext) -> RankOutcome:
+def never_stops(context: RankContext) -> RankOutcome:
     """Never look at the stop request; a child of its own must not outlive it either."""
     child = os.fork()
     if child == 0:
@@ -169,12 +175,13 @@ def workers(context: RankContext) -> RankOutcome:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         os.killpg(os.getpid(), number)
     rest = [first, *rows]
-    facts = {
-        "indices": [int(row[0]) for row in rest],
-        "workers": len({int(row[1]) for row in rest}),
-        "requested": context.stop.requested(),
-    }
-    return RankOutcome(status="stopped", optimizer_step=1, facts=facts)
+    leave(
+        context,
+        indices=[int(row[0]) for row in rest],
+        workers=len({int(row[1]) for row in rest}),
+        requested=context.stop.requested(),
+    )
+    return RankOutcome(status="stopped", optimizer_step=1)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One rank, as its shell would start it: PLAN RUN OPTIONS."""
+"""One rank in a process of its own: ``python -m tests.support.rank_process PLAN RUN OPTIONS``."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from explicit_learning.files.typed_json import from_json
-from explicit_learning.launch.context import RankContext
-from explicit_learning.launch.failures import failed
-from explicit_learning.launch.rank import end_process
+from explicit_learning.launch.outcomes import outcome_of_error
+from explicit_learning.launch.rank import RankContext, end_process
 from explicit_learning.launch.signals import StopRequest
-from explicit_learning.plan.typed_plan import Plan
-from explicit_learning.rundir.launch_manifest import LaunchManifest, ResolvedPaths
+from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
+from explicit_learning.rundir.launch_manifest import LaunchManifest
 from explicit_learning.rundir.outcome import write_outcome
 
 
 class _StopAfter(StopRequest):
-    """A request that comes during a certain step of this launch: ranks are asked once a step."""
+    """A stop request that comes during a certain step of this launch: the trainer reads it once a step."""
 
     __slots__ = ("_left",)
 
@@ -77,7 +76,7 @@ def _context(plan_file: Path, run: Path, options: dict[str, Any]) -> RankContext
 
 
 def main() -> None:
-    """Run the backend and leave its outcome in the run directory."""
+    """Run the backend and write its outcome into the run directory."""
     plan_file, run, options = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
     context = _context(plan_file, run, options)
     from explicit_learning.training.backend import run as train
@@ -85,7 +84,7 @@ def main() -> None:
     try:
         outcome = train(context)
     except Exception as error:  # noqa: BLE001 - the shell turns every error into an outcome
-        outcome = failed(error)
+        outcome = outcome_of_error(error)
     write_outcome(run, context.rank, outcome)
     end_process(outcome)
 

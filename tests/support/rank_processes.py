@@ -5,25 +5,27 @@ from __future__ import annotations
 import json
 import os
 import socket
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from explicit_learning.files.resources import ROOT
 from tests.support.preloaded import SERVER_ENVIRONMENT, start
 
 if TYPE_CHECKING:
-    from tests.support.objective_world import World
+    from pathlib import Path
 
-SCRIPT = Path(__file__).with_name("objective_rank.py")
+    from tests.support.objective_world import ObjectiveWorld
 
 
-def run_ranks(world: World, runs: dict[str, Path], *, ranks: int, patience_seconds: float) -> dict[str, list[Any]]:
-    """Train plans of a world one after another on several processes; give what each rank left, by plan.
+def run_ranks(
+    world: ObjectiveWorld, runs: dict[str, Path], *, ranks: int, patience_seconds: float
+) -> dict[str, list[Any]]:
+    """Train plans of a world one after another on several processes; return what each rank wrote, by plan.
 
     Args:
         world: The world.
         runs: Each plan's name, and the folder of its run, which is made.
         ranks: Number of processes.
-        patience_seconds: How long all of it may take.
+        patience_seconds: Longest time that all of it may take.
     """
     for run in runs.values():
         run.mkdir()
@@ -32,12 +34,14 @@ def run_ranks(world: World, runs: dict[str, Path], *, ranks: int, patience_secon
         port = probe.getsockname()[1]
     shared = {
         **SERVER_ENVIRONMENT,
+        "PYTHONPATH": str(ROOT),
         "WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
     places = [str(part) for name, run in runs.items() for part in (world.folder / f"{name}.json", run)]
-    arguments = [str(SCRIPT), str(world.folder), *places]
+    # As a module: of a script, this folder would be on the path, and shadow libraries.
+    arguments = ["-m", "tests.support.objective_rank", str(world.folder), *places]
     logs = [next(iter(runs.values())) / f"rank-{rank}.log" for rank in range(ranks)]
     processes = []
     for rank, path in enumerate(logs):

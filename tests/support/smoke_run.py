@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.files.schema import load_schema
-from explicit_learning.rundir.resume_audit import RankAudit, audit_document, write_audit
+from explicit_learning.rundir.resume_audit import RankAudit, audit_of, compare_components, write_audit
 from explicit_learning.rundir.smoke_boundary import RankBoundary, prove_boundary, write_boundary
 from tests.support.finished_run import Run
 
@@ -18,11 +18,11 @@ COMPONENTS: dict[str, str | None] = {
 }
 
 SMOKE = {"run_mode": "smoke", "optimisation__max_steps": 6}
-SMOKE_FACTS = {"optimizer_steps": 6, "sampled_tokens": 264, "completions": 48}
+SMOKE_REPORT = {"optimizer_steps": 6, "sampled_tokens": 264, "completions": 48}
 
 
 def smoke_run(folder: Path, document: dict[str, Any]) -> Run:
-    """Return a smoke run whose second launch is about to begin: it stopped at step 5, with its boundary."""
+    """Return a smoke run whose second launch is about to start: it stopped at step 5, with its boundary."""
     run = Run.of(folder, document)
     run.prepare()
     frontiers = [] if run.is_sft else run.sample(range(5))
@@ -31,7 +31,8 @@ def smoke_run(folder: Path, document: dict[str, Any]) -> Run:
             rank=rank,
             process_nonce=f"{rank}" * 32,
             peak_memory_bytes=1000,
-            frontiers=frontiers[rank] if frontiers else None,
+            ledger=frontiers[rank].ledger if frontiers else None,
+            trace=frontiers[rank].trace if frontiers else None,
             components=COMPONENTS,
         )
         for rank in (0, 1)
@@ -52,10 +53,9 @@ def audit(run: Run, *, nonce: str = "a", **as_loaded: str) -> None:
             process_nonce=(nonce if rank == 0 else "b") * 32,
             loaders_called=("default",),
             loaders_missing=(),
-            at_checkpoint=COMPONENTS,
-            as_loaded=COMPONENTS | as_loaded if rank == 1 else COMPONENTS,
+            components=compare_components(COMPONENTS, COMPONENTS | as_loaded if rank == 1 else COMPONENTS),
         )
         for rank in (0, 1)
     ]
     proof = prove_boundary(manifest, [rank.process_nonce for rank in ranks])
-    write_audit(run.folder, manifest, audit_document(manifest, ranks, proof, step=5))
+    write_audit(run.folder, audit_of(manifest, ranks, proof, step=5))

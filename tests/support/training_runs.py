@@ -1,4 +1,4 @@
-"""Real plans, and ranks that run them in processes of their own."""
+"""Ranks that run real plans in processes of their own, and what they leave."""
 
 from __future__ import annotations
 
@@ -7,57 +7,15 @@ import os
 import socket
 import subprocess
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from explicit_learning.files.resources import PLANS, PROMPTS, ROOT
-from explicit_learning.freeze.freezing import freeze
-from explicit_learning.training.tokens import count_sft_pass
+from explicit_learning.files.resources import ROOT
 from tests.support.preloaded import SERVER_ENVIRONMENT, is_fresh, start
 
-# The embedded model, as the demo's drafts name it.
-DEMO = PLANS / "demo" / "sft_certificate.json"
-MODEL = (DEMO.parent / json.loads(DEMO.read_text())["model"]["path"]).resolve()
-RANK = Path(__file__).with_name("rank_process.py")
+if TYPE_CHECKING:
+    from pathlib import Path
+
 SECONDS = 600
-
-DRAFT: dict[str, Any] = {
-    "seed": 3,
-    "data_seed": 5,
-    "model": {"path": str(MODEL)},
-    "prompt": {"path": str(PROMPTS / "common_system.txt")},
-    "lora": {"rank": 4, "alpha": 8},
-    "optimisation": {
-        "per_device_batch_size": 8,
-        "learning_rate": 2e-3,
-        "gradient_checkpointing": False,
-        "save_interval": 100,
-        "dataloader_workers": 0,
-    },
-    "generation": {"max_prompt_tokens": 160, "max_completion_tokens": 12},
-}
-RL: dict[str, Any] = {
-    "optimisation": {"max_steps": 8, "per_device_batch_size": 16},
-    "generation": {"num_generations": 4},
-}
-
-
-def write_plan(path: Path, arm: str, data: Path, *changes: dict[str, Any]) -> Path:
-    """Freeze a plan for an arm; later changes win."""
-    draft: dict[str, Any] = {"arm": arm, "data": {"manifest": str(data / "dataset-manifest.json")}}
-    for change in (DRAFT, {} if arm.startswith("sft") else RL, *changes):
-        _merge(draft, change)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    freeze(draft, file=path.with_suffix(".draft.json"), out=path, count_sft=count_sft_pass)
-    return path
-
-
-def _merge(into: dict[str, Any], change: dict[str, Any]) -> None:
-    for name, value in change.items():
-        if isinstance(value, dict):
-            _merge(into.setdefault(name, {}), value)
-        else:
-            into[name] = value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,14 +32,14 @@ class Ended:
         return str(status)
 
 
-def launch(plan: Path, run: Path, **options: str | int) -> Ended:
+def launch_ranks(plan: Path, run: Path, **options: str | int) -> Ended:
     """Run a plan's ranks to their end, each in a process of its own, and return their outcomes.
 
     Args:
         plan: The frozen plan.
         run: The run directory.
-        options: ``resume`` (a checkpoint's name), ``stop_after`` (steps of this launch after which rank 0 is asked to
-            stop).
+        options: ``resume`` (a checkpoint's name), ``stop_after`` (steps of this launch after which rank 0 gets a stop
+            request).
     """
     world_size = json.loads(plan.read_text())["hardware"]["world_size"]
     port = _free_port()
@@ -103,7 +61,8 @@ def launch(plan: Path, run: Path, **options: str | int) -> Ended:
         arguments = [str(plan), str(run), json.dumps(options)]
         processes.append(
             start(
-                [str(RANK), *arguments],
+                # As a module: of a script, this folder would be on the path, and shadow libraries.
+                ["-m", "tests.support.rank_process", *arguments],
                 env=environment,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

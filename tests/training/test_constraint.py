@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from explicit_learning.data.answers import ANSWER_SCHEMA_REGEX, parse_answer
-from tests.support.training_runs import MODEL
+from tests.support.plans import MODEL
 
 if TYPE_CHECKING:
     from explicit_learning.training.constraint import Constraint
@@ -72,7 +72,7 @@ def test_every_allowed_token_continues_an_answer_and_no_other_one_does(processor
     assert not allowed & special
     for index, text in texts.items():
         if index in special or "\ufffd" in text:
-            continue  # control tokens, and bytes that are no character of their own
+            continue  # control tokens, and bytes that are only a part of a character
         closing = next((part for part in ("", "/answer>", "answer>", ">") if text.endswith(f"<{part}"[:-1])), None)
         legal_body = "<" not in text and parse_answer(f"<answer>{text}</answer>").body == text
         if "<" not in text:
@@ -166,10 +166,10 @@ def _inputs(processor: Any, count: int) -> dict[str, Any]:
 def test_real_completions_keep_the_contract(processor: Any, model: Any, constraint: Constraint) -> None:
     import torch
 
-    from explicit_learning.training.constraint import Sampled, constrained
+    from explicit_learning.training.constraint import Sampled, generate_constrained
 
     numbers = torch.rand(6, 40, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    ids, mass = constrained(
+    ids, mass = generate_constrained(
         model,
         _inputs(processor, 6),
         constraint=constraint,
@@ -193,13 +193,13 @@ def test_real_completions_keep_the_contract(processor: Any, model: Any, constrai
 def test_a_completion_does_not_depend_on_its_neighbours(processor: Any, model: Any, constraint: Constraint) -> None:
     import torch
 
-    from explicit_learning.training.constraint import Sampled, constrained
+    from explicit_learning.training.constraint import Sampled, generate_constrained
 
     numbers = torch.rand(4, 12, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     inputs = _inputs(processor, 4)
 
     def generate(numbers: torch.Tensor) -> list[list[int]]:
-        ids, _ = constrained(
+        ids, _ = generate_constrained(
             model,
             inputs,
             constraint=constraint,
@@ -220,10 +220,10 @@ def test_a_completion_does_not_depend_on_its_neighbours(processor: Any, model: A
 def test_greedy_is_the_most_probable_allowed_token(processor: Any, model: Any, constraint: Constraint) -> None:
     import torch
 
-    from explicit_learning.training.constraint import Greedy, constrained
+    from explicit_learning.training.constraint import Greedy, generate_constrained
 
     inputs = _inputs(processor, 1)
-    ids, _ = constrained(
+    ids, _ = generate_constrained(
         model,
         inputs,
         constraint=constraint,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from explicit_learning.training.metrics import METRICS_NAME, MetricsFile, plain_metrics
+from explicit_learning.rundir.layout import METRICS
+from explicit_learning.training.metrics import MetricsFile, plain_metrics
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,7 +63,7 @@ def test_a_resumed_file_is_the_uninterrupted_one_whatever_became_of_it(tmp_path:
     for row in ROWS:
         file.append(row)
     file.close()
-    path = tmp_path / METRICS_NAME
+    path = tmp_path / METRICS
     whole = path.read_bytes()
     left = spoil(b"".join(whole.splitlines(keepends=True)[:3]))
     path.unlink()
@@ -80,4 +81,4 @@ def test_fresh_start_drops_everything(tmp_path: Path) -> None:
     file.append({"step": 1, "loss": 0.5})
     file.close()
     MetricsFile(tmp_path, checkpoint=None).close()
-    assert (tmp_path / METRICS_NAME).read_bytes() == b""
+    assert (tmp_path / METRICS).read_bytes() == b""

@@ -10,8 +10,9 @@ import pytest
 
 from explicit_learning.errors import Refusal
 from explicit_learning.files.typed_json import from_json
+from explicit_learning.model_files.weights import linear_modules
 from explicit_learning.plan.typed_plan import Plan
-from tests.support.training_runs import MODEL, write_plan
+from tests.support.plans import MODEL, write_plan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,6 +60,8 @@ def test_all_linear_is_every_linear_module_but_the_head(plan: Plan) -> None:
     linear = {name.replace(".base_layer", "") for name, part in base.named_modules() if type(part) is nn.Linear}
     linear = {name for name in linear if ".lora_" not in name}
     assert set(policy.targets) == linear - {"lm_head"}
+    shapes = {name: tuple(base.get_submodule(name).weight.shape) for name in linear}
+    assert linear_modules(MODEL) == shapes, "what the gates read from the files is what the model has"
     assert any("visual" in name for name in policy.targets)
     assert any("linear_attn" in name for name in policy.targets)
     trainable = [name for name, part in policy.model.named_parameters() if part.requires_grad]
@@ -118,7 +121,7 @@ def test_adapter_of_another_shape_is_refused_by_field(plan: Plan, tmp_path: Path
         _policy(other, folder)
     assert {fault.pointer for fault in refused.value.faults} == {"/r", "/lora_alpha"}
     fewer = replace(plan, lora=replace(plan.lora, target_modules=("q_proj",), exclude_modules=()))
-    with pytest.raises(Refusal, match="tensors of rank 4 for 2 modules"):
+    with pytest.raises(Refusal, match=r"4 tensors; base_model\.model\.\S+ is not one of them"):
         _policy(fewer, folder)
 
 

@@ -59,8 +59,8 @@ def test_rows_carry_what_the_schedule_asks_for(digits: Path) -> None:
     for index in (0, 5, 15):
         row, rollout = rows[index], schedule.rollout(index)
         slot = by_id[rollout.slot_id]
-        assert row["shown"].rollout == rollout
-        assert row["shown"].gold == slot.target
+        assert row["slot_prompt"].rollout == rollout
+        assert row["slot_prompt"].gold == slot.target
         assert row["prompt"] == prompt_messages("Look.", slot.question, slot.choices, image_count=1)
         assert [image.size for image in row["images"]] == [(64, 64)]
     assert rows[0]["images"][0].tobytes() == rows[1]["images"][0].tobytes()

@@ -21,10 +21,12 @@ from explicit_learning.files.schema import validate
 from explicit_learning.files.typed_json import from_json
 from explicit_learning.model_files.tensors import file_tensors_sha256
 from explicit_learning.plan.typed_plan import Plan
-from explicit_learning.rundir.checkpoints import complete_checkpoints, read_mark, verify_checkpoint
-from explicit_learning.rundir.rank_report import TrainingFacts
+from explicit_learning.rundir.checkpoint_mark import read_mark, verify_checkpoint
+from explicit_learning.rundir.checkpoints import complete_checkpoints
+from explicit_learning.rundir.rank_report import RankReport
 from explicit_learning.training.tokens import sft_order
-from tests.support.training_runs import MODEL, Ended, launch, metrics, records, traces, write_plan
+from tests.support.plans import MODEL, write_plan
+from tests.support.training_runs import Ended, launch_ranks, metrics, records, traces
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +48,7 @@ def certificates(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         digits,
         {"lora": {"dropout": 0.1}, "optimisation": {"learning_rate": 5e-4}},
     )
-    assert launch(plan, folder / "run").status == "completed"
+    assert launch_ranks(plan, folder / "run").status == "completed"
     return folder / "run"
 
 
@@ -55,8 +57,8 @@ def _rl(certificates: Path, path: Path, digits: Path, *changes: dict[str, Any]) 
     return write_plan(path, "answer_grpo", digits, start, *changes)
 
 
-def _facts(ended: Ended, rank: int = 0) -> TrainingFacts:
-    return TrainingFacts.from_json(ended.outcomes[rank]["facts"], source="test")
+def _report(ended: Ended, rank: int = 0) -> RankReport:
+    return from_json(RankReport, ended.outcomes[rank]["report"])
 
 
 def prompt_lengths(digits: Path, arm: str) -> dict[str, int]:
@@ -69,11 +71,11 @@ def prompt_lengths(digits: Path, arm: str) -> dict[str, int]:
 
 def _interrupted(plan: Path, run: Path, *, at: int) -> Ended:
     """Run a plan in two launches that meet at a step."""
-    first = launch(plan, run, stop_after=at)
+    first = launch_ranks(plan, run, stop_after=at)
     assert first.status == "stopped", first.outcomes
     assert {outcome["checkpoint"] for outcome in first.outcomes} == {f"checkpoint-{at}"}
     assert not (run / "final-adapter").exists()
-    second = launch(plan, run, resume=f"checkpoint-{at}")
+    second = launch_ranks(plan, run, resume=f"checkpoint-{at}")
     assert second.status == "completed"
     return second
 
@@ -82,20 +84,20 @@ def test_certificates_survive_an_interruption_bit_for_bit(certificates: Path, tm
     plan = certificates.parent / "plan.json"
     ended = _interrupted(plan, tmp_path / "run", at=4)
     assert records(tmp_path / "run") == records(certificates)
-    facts = _facts(ended)
+    report = _report(ended)
     planned = from_json(Plan, json.loads(plan.read_text()))
-    assert facts.optimizer_steps == planned.optimisation.max_steps == 8
-    assert facts.records == 64
-    assert facts.sft_loss_tokens == planned.budget.planned_sft_loss_tokens
-    assert facts.base_weights_before_sha256 == facts.base_weights_after_sha256
-    assert facts.initial_adapter_tensors_sha256 != facts.final_adapter_tensors_sha256
-    assert facts.final_adapter_tensors_sha256 == file_tensors_sha256(
+    assert report.optimizer_steps == planned.optimisation.max_steps == 8
+    assert report.records == 64
+    assert report.sft_loss_tokens == planned.budget.planned_sft_loss_tokens
+    assert report.base_weights_before_sha256 == report.base_weights_after_sha256
+    assert report.initial_adapter_tensors_sha256 != report.final_adapter_tensors_sha256
+    assert report.final_adapter_tensors_sha256 == file_tensors_sha256(
         certificates / "final-adapter" / "adapter_model.safetensors"
     )
     # The first step's learning rate is 0; it must move nothing and not be reported.
-    assert facts.unchanged_adapter_steps == ()
-    assert facts.zero_gradient_steps == ()
-    assert [row["step"] for row in facts.log_history] == list(range(1, 9))
+    assert report.unchanged_adapter_steps == ()
+    assert report.zero_gradient_steps == ()
+    assert [row["step"] for row in report.log_history] == list(range(1, 9))
     assert metrics(tmp_path / "run")[0]["loss"] > metrics(tmp_path / "run")[-1]["loss"]
 
 
@@ -103,17 +105,17 @@ def test_certificates_survive_an_interruption_bit_for_bit(certificates: Path, tm
 def test_rollouts_survive_an_interruption_bit_for_bit(
     certificates: Path, digits: Path, tmp_path: Path, beta: float
 ) -> None:
-    # 24 slots, 4 a step: the second launch begins in the second visit. A loader worker, and two backward passes a step.
+    # 24 slots, 4 a step: the second launch starts in the second visit. A loader worker, and two backward passes a step.
     changes = {
         "objective": {"beta": beta},
         "optimisation": {"per_device_batch_size": 8, "gradient_accumulation_steps": 2, "dataloader_workers": 1},
     }
     plan = _rl(certificates, tmp_path / "plan.json", digits, changes)
-    whole = launch(plan, tmp_path / "whole")
+    whole = launch_ranks(plan, tmp_path / "whole")
     assert whole.status == "completed"
     ended = _interrupted(plan, tmp_path / "parts", at=7)
     assert records(tmp_path / "parts") == records(tmp_path / "whole")
-    one, other = _facts(whole), _facts(ended)
+    one, other = _report(whole), _report(ended)
     assert one.final_adapter_tensors_sha256 == other.final_adapter_tensors_sha256
     assert one.initial_adapter_tensors_sha256 == file_tensors_sha256(
         certificates / "final-adapter" / "adapter_model.safetensors"
@@ -130,7 +132,7 @@ def test_rollouts_survive_an_interruption_bit_for_bit(
 def test_run_records_exactly_what_the_schedule_asks_for(certificates: Path, digits: Path, tmp_path: Path) -> None:
     plan_file = _rl(certificates, tmp_path / "plan.json", digits)
     run = tmp_path / "run"
-    ended = launch(plan_file, run)
+    ended = launch_ranks(plan_file, run)
     plan = from_json(Plan, json.loads(plan_file.read_text()))
     rows = traces(run)
     assert [fault for row in rows for fault in validate(row, "trace-row", gate="test", file="trace")] == []
@@ -141,9 +143,9 @@ def test_run_records_exactly_what_the_schedule_asks_for(certificates: Path, digi
     assert [row["generation"] for row in rows] == [0, 1, 2, 3] * 32
     assert [row["optimizer_step"] for row in rows] == [step for step in range(8) for _ in range(16)]
     assert {row["relation"] for row in rows} == {"FULL"}
-    facts = _facts(ended)
-    assert (facts.completions, facts.records) == (128, 32)
-    assert facts.sampled_tokens == sum(row["token_count"] for row in rows)
+    report = _report(ended)
+    assert (report.completions, report.records) == (128, 32)
+    assert report.sampled_tokens == sum(row["token_count"] for row in rows)
     for row in metrics(run):
         step = [trace for trace in rows if trace["optimizer_step"] == row["step"] - 1]
         counted = [trace["total"] for trace in step if trace["terminated"]]
@@ -162,7 +164,7 @@ def test_checkpoints_are_sealed_rotated_and_of_plain_data(certificates: Path, di
     changes = {"optimisation": {"save_interval": 2, "save_total_limit": 2}, "objective": {"beta": 0.04}}
     plan_file = _rl(certificates, tmp_path / "plan.json", digits, changes)
     run = tmp_path / "run"
-    launch(plan_file, run)
+    launch_ranks(plan_file, run)
     assert complete_checkpoints(run) == ["checkpoint-6", "checkpoint-8"]
     plan = from_json(Plan, json.loads(plan_file.read_text()))
     mark = verify_checkpoint(run / "checkpoint-6", plan, run_manifest_sha256="0" * 64)
@@ -180,7 +182,7 @@ def test_stop_asked_of_one_rank_is_agreed_by_both(certificates: Path, digits: Pa
     changes = {"hardware": {"world_size": 2}, "optimisation": {"per_device_batch_size": 8, "max_steps": 40}}
     plan = _rl(certificates, tmp_path / "plan.json", digits, changes)
     run = tmp_path / "run"
-    ended = launch(plan, run, stop_after=3)
+    ended = launch_ranks(plan, run, stop_after=3)
     assert ended.status == "stopped"
     assert [outcome["optimizer_step"] for outcome in ended.outcomes] == [3, 3]
     assert complete_checkpoints(run) == ["checkpoint-3"]
@@ -194,14 +196,14 @@ def test_two_ranks_train_the_same_slots_as_one_and_resume(certificates: Path, di
         "objective": {"beta": 0.04},
     }
     plan = _rl(certificates, tmp_path / "plan.json", digits, changes)
-    whole = launch(plan, tmp_path / "whole")
+    whole = launch_ranks(plan, tmp_path / "whole")
     assert whole.status == "completed"
     _interrupted(plan, tmp_path / "parts", at=7)
     assert records(tmp_path / "parts") == records(tmp_path / "whole")
-    assert len({_facts(whole, rank).final_adapter_tensors_sha256 for rank in (0, 1)}) == 1
-    assert _facts(whole, 0).completions == _facts(whole, 1).completions == 128
+    assert len({_report(whole, rank).final_adapter_tensors_sha256 for rank in (0, 1)}) == 1
+    assert _report(whole, 0).completions == _report(whole, 1).completions == 128
     single = _rl(certificates, tmp_path / "single.json", digits, {"optimisation": {"per_device_batch_size": 16}})
-    launch(single, tmp_path / "one")
+    launch_ranks(single, tmp_path / "one")
     names = ("slot_id", "visit", "generation", "optimizer_step")
     both = [traces(tmp_path / "whole", rank) for rank in (0, 1)]
     dealt = [row for step in range(8) for part in both for row in part if row["optimizer_step"] == step]
@@ -219,13 +221,13 @@ def test_budget_that_ends_stops_at_a_checkpoint_before_the_next_cycle(
     # A cycle needs room for 16 x 12 tokens.
     plan = _rl(certificates, tmp_path / "plan.json", digits, {"budget": {"max_completion_tokens_per_run": 400}})
     run = tmp_path / "run"
-    ended = launch(plan, run)
+    ended = launch_ranks(plan, run)
     assert ended.status == "budget_exhausted"
     step = ended.outcomes[0]["optimizer_step"]
     assert complete_checkpoints(run) == [f"checkpoint-{step}"]
     tokens = sum(row["token_count"] for row in traces(run))
     assert 400 - 16 * 12 < tokens <= 400
-    again = launch(plan, run, resume=f"checkpoint-{step}")
+    again = launch_ranks(plan, run, resume=f"checkpoint-{step}")
     assert (again.status, again.outcomes[0]["optimizer_step"]) == ("budget_exhausted", step)
 
 
@@ -242,7 +244,7 @@ def test_what_is_not_finite_ends_the_run_before_the_step(
     tensors[min(tensors)].fill_(torch.nan)
     save_file(tensors, broken / "adapter_model.safetensors", metadata={"format": "pt"})
     plan = write_plan(tmp_path / "plan.json", arm, digits, {"initial_adapter": {"path": str(broken)}})
-    ended = launch(plan, tmp_path / "run")
+    ended = launch_ranks(plan, tmp_path / "run")
     assert ended.status == "failed"
     assert ended.outcomes[0]["message"].startswith("non-finite loss: the loss is nan at optimizer step 1;")
     assert ended.outcomes[0]["exit_code"] == ExitCode.INTERNAL
@@ -267,7 +269,7 @@ def test_ranks_refuse_a_prompt_that_the_gate_let_through(
     frozen = json.loads(plan.read_text())
     frozen["generation"]["max_prompt_tokens"] = limit
     plan.write_text(json.dumps(frozen))
-    ended = launch(plan, tmp_path / "run")
+    ended = launch_ranks(plan, tmp_path / "run")
     assert (ended.status, ended.outcomes[0]["exit_code"]) == ("failed", ExitCode.CONTRACT)
     assert f"a prompt of {limit + 1} tokens" in ended.outcomes[0]["message"]
     assert next(name for name in order if lengths[name] > limit) in ended.outcomes[0]["message"]
@@ -284,6 +286,6 @@ def test_gradient_checkpointing_and_bfloat16_train(certificates: Path, digits: P
             "determinism": "strict",
         },
     )
-    ended = launch(plan, tmp_path / "run")
+    ended = launch_ranks(plan, tmp_path / "run")
     assert ended.status == "completed"
     assert len(traces(tmp_path / "run")) == 32

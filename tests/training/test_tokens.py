@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from explicit_learning.data.reading import read_sft_rows
 from explicit_learning.training.tokens import loss_token_counts, sft_order, sft_prefix
-from tests.support.training_runs import MODEL
+from tests.support.plans import MODEL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,10 +28,10 @@ def _collated(rows: list[SftRow], digits: Path) -> list[list[int]]:
 
     from explicit_learning.data.images import ImageStore
     from explicit_learning.training.policy import load_processor
-    from explicit_learning.training.sft import CertificateRows
+    from explicit_learning.training.sft import SftRows
 
     collator = DataCollatorForVisionLanguageModeling(load_processor(MODEL), max_length=None, completion_only_loss=True)
-    dataset = CertificateRows(rows, system=SYSTEM, images=ImageStore(digits))
+    dataset = SftRows(rows, system=SYSTEM, images=ImageStore(digits))
     labels: list[list[int]] = []
     for start in range(0, len(rows), 3):
         batch: dict[str, Any] = collator([dataset[index] for index in range(start, min(start + 3, len(rows)))])

@@ -1,9 +1,8 @@
-"""Read by every Python process of the compile step: whoever reaches for the network there fails.
+"""Imported by every Python process of the compile step: an attempt to use the network raises an error there.
 
-flash-attn's and causal-conv1d's setup scripts look for a prebuilt binary on the network, and would put a file that no
-lock knows into an image that claims to consist of locked files. They have switches against that (`compile.sh` sets
-them); this holds for what a later version does, too. A container build's own `--network=none` is not understood by all
-builders.
+flash-attn's and causal-conv1d's setup scripts look for a prebuilt binary on the network, and would put a file that is
+not in the lock into an image of locked files. They have switches against that, which `compile.sh` sets; this also stops
+whatever a later version does. Not all builders support `--network=none` for a single step.
 """
 
 from __future__ import annotations

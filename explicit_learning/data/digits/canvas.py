@@ -4,9 +4,9 @@ A canvas is two by two cells of 32 pixels: with the patch size and the merge of 
 one image token, so that evidence boxes, image masks and attention can be checked by hand.
 
 A cell is painted in layers (ground, fragments of other digits, the digit), and an intervention changes the digit's
-layer alone. Everything else stays pixel for pixel, so a model cannot tell views of one item apart by anything but the
-evidence. Removed evidence leaves a fragment behind, and legible cells are littered with fragments of the same size:
-whoever wants to know whether a digit is there has to look for the digit.
+layer alone. Everything else stays pixel for pixel, so the views of one item differ in nothing but the evidence. Removed
+evidence leaves a fragment behind, and legible cells hold fragments of the same size: only the digit itself shows that a
+digit is there.
 """
 
 from __future__ import annotations

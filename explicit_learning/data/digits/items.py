@@ -155,7 +155,7 @@ def make_item(
 
     Args:
         pool: The digits to use.
-        seed: The data set's seed.
+        seed: The dataset's seed.
         index: Position in the stream; the kind of question follows from it.
         stream: Which of the split's independent series of items.
         kinds: The kinds of question, taken in turn.

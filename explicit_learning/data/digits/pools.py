@@ -1,6 +1,6 @@
 """Which handwritten digits may be used for what.
 
-The split is a constant of the program, not a function of a data set's seed: the shipped model was pretrained on one
+The split is a constant of the program, not a function of a dataset's seed: the shipped model was pretrained on one
 part, and its held-out accuracy would mean nothing if another seed could move a digit it has seen into an evaluation.
 The digits are scikit-learn's bundled copy of the test set of the UCI "Optical Recognition of Handwritten Digits" data
 (1,797 images of 8x8 pixels, grey levels 0 to 16, no two alike), so nothing is downloaded.

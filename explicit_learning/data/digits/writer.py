@@ -1,4 +1,4 @@
-"""Writes a data set of digits: slots, SFT rows, evaluation rows, images and the manifest of them all.
+"""Writes a dataset of digits: slots, SFT rows, evaluation rows, images and the manifest of them all.
 
 The same seed and size give the same bytes on any machine: random numbers are integers from a keyed PCG64, painting is
 integer arithmetic, rows are canonical JSON, and images are stored in PNG without compression, because compressors are
@@ -106,10 +106,10 @@ class _Writer:
 
 
 def write_dataset(folder: Path, *, seed: int, size: Size) -> None:
-    """Write a data set of digits, whole or not at all.
+    """Write a dataset of digits, whole or not at all.
 
     Args:
-        folder: The data set's folder; it must not exist, or be empty.
+        folder: The dataset's folder; it must not exist, or be empty.
         seed: Seed of everything random.
         size: How much, such as ``SIZES["demo"]``.
 

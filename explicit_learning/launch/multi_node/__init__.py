@@ -1,1 +1,1 @@
-"""The launchers of several nodes: where they meet, node 0 that leads, the others that follow."""
+"""A launch over several nodes: node 0 leads, the others follow, and a store connects them."""

@@ -1,217 +1,131 @@
-"""A launch over several nodes, from both sides.
+"""Node 0's side of a launch over several nodes.
 
-Node 0 leads: it holds the run, hands the launch manifest to the others, gathers what they say of their ranks, finishes
-the run and tells all of them the exit code. The others follow: their ranks train, and their launcher writes nothing
-into the run directory but logs. Whichever launcher dies, the others end by themselves and say so: its ranks die with
-it, theirs lose their peers, and every wait here has an end.
+Node 0 holds the run: it sends the launch manifest to the others, collects their reports of how their ranks ended,
+finishes the run and sends the exit code to all. Whichever launcher dies, the others end by themselves and report it:
+its ranks die with it, theirs lose their peers, and every wait here has an end.
 """
 
 from __future__ import annotations
 
-import os
-import time
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from explicit_learning.errors import ExitCode, Refusal
-from explicit_learning.launch.agent import launch
-from explicit_learning.launch.failures import failed
-from explicit_learning.launch.multi_node.nodes import AskedToStopError, MeetingError
-from explicit_learning.launch.multi_node.store import Meeting
-from explicit_learning.launch.settle import NodeEnd, settle
-from explicit_learning.rundir.events import append_event
-from explicit_learning.rundir.launch_manifest import (
-    MANIFEST_VARIABLE,
-    LaunchManifest,
-    read_launch_document,
-    read_launch_manifest,
-    write_launch_manifest,
+from explicit_learning.files.typed_json import from_json, to_json
+from explicit_learning.launch.launch_answer import print_line
+from explicit_learning.launch.multi_node.messages import (
+    EXIT_CODE,
+    JOIN_REPLY,
+    JOIN_SECONDS,
+    REPORT_SECONDS,
+    RUN_MANIFEST_SHA256,
+    STOP_REQUEST,
+    JoinReply,
+    JoinRequest,
+    join_request_of,
+    receipt_of,
+    report_of,
 )
-from explicit_learning.rundir.run_manifest import read_run_manifest
+from explicit_learning.launch.multi_node.nodes import MultiNodeError, StopRequestedError
+from explicit_learning.launch.multi_node.store import NodeStore
+from explicit_learning.launch.outcomes import NodeEnd
+from explicit_learning.rundir.events import append_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from explicit_learning.launch.multi_node.nodes import Nodes
+    from explicit_learning.errors import ExitCode
+    from explicit_learning.launch.multi_node.nodes import NodePlace
     from explicit_learning.launch.signals import StopRequest
-    from explicit_learning.rundir.outcome import RankOutcome
+    from explicit_learning.rundir.launch_manifest import LaunchManifest
 
-__all__ = ["Lead", "follow"]
+__all__ = ["Leader"]
 
-# A scheduler starts nodes minutes apart; gates may hash for minutes on the one that has the slowest disk.
-JOIN_SECONDS = 600.0
-# Ranks that lost a peer fail in their next collective, and an agent gives its own 30 s.
-LAST_WORD_SECONDS = 120.0
-# Node 0 may be waiting for a third one's last word.
-VERDICT_SECONDS = 2 * LAST_WORD_SECONDS
-GOODBYE_SECONDS = 10.0
-# A client of a network file system may remember for a minute that a file was not there.
-SIGHT_SECONDS = 90.0
-SIGHT_POLL_SECONDS = 0.5
-# What must be the same on all nodes; paths may differ.
-SHARED = ("plan", "running_commit")
+RECEIPT_SECONDS = 10.0
 
 
-class Lead:
+class Leader:
     """Node 0's side of a launch."""
 
-    def __init__(self, nodes: Nodes, *, stop: StopRequest, say: Callable[[str], None]) -> None:
-        """Listen for the others.
+    def __init__(self, node: NodePlace, *, stop: StopRequest) -> None:
+        """Serve the store for the other nodes.
 
         Raises:
-            MeetingError: If that is not possible.
+            MultiNodeError: If that is not possible.
         """
-        self._nodes, self._stop, self._say = nodes, stop, say
-        self._meeting = Meeting(nodes, seconds=JOIN_SECONDS, stopped=stop.requested)
-        self._silent: set[int] = set()
+        self._node, self._stop = node, stop
+        self._store = NodeStore(node, seconds=JOIN_SECONDS, stopped=stop.requested)
+        self._lost: set[int] = set()
 
-    def run(
-        self, manifest: LaunchManifest, folder: Path, *, rank_module: str, patience: float
-    ) -> tuple[RankOutcome, ...]:
-        """Wait for all nodes, run this one's ranks, and return the outcomes of all.
+    def run(self, manifest: LaunchManifest, run_ranks: Callable[[LaunchManifest], NodeEnd]) -> list[NodeEnd]:
+        """Wait for all nodes, run this one's ranks, and return how the ranks of each node ended, without lost nodes.
+
+        Args:
+            manifest: The launch manifest.
+            run_ranks: Runs this node's ranks until they have ended.
 
         Raises:
-            AskedToStopError: If a node is asked to stop before all have come.
-            MeetingError: If a node does not come, brings another plan or other code, or sees another run folder.
+            StopRequestedError: If a stop is requested of a node before all have joined.
+            MultiNodeError: If a node does not join, has another plan or other code, or does not see the run folder.
             OSError, RuntimeError: If ranks cannot be started.
         """
-        document = read_launch_document()
-        self._say(f"node 0 of {self._nodes.count}: waiting for the others at {self._nodes.host}:{self._nodes.port}")
-        self._meeting.say("run manifest", document["run_manifest_sha256"])
+        print_line(f"node 0 of {self._node.count}: waiting for the others at {self._node.host}:{self._node.port}")
+        self._store.put(RUN_MANIFEST_SHA256, manifest.run_manifest_sha256)
         try:
-            joined = [self._admit(rank, document) for rank in self._others()]
-        except MeetingError as error:
-            with suppress(MeetingError):
-                stopped = isinstance(error, AskedToStopError)
-                self._meeting.say("launch manifest", {"refused": str(error), "stopped": stopped})
+            joined = [self._admit(rank, manifest) for rank in self._others()]
+        except MultiNodeError as error:
+            with suppress(MultiNodeError):
+                stopped = isinstance(error, StopRequestedError)
+                self._reply(JoinReply(manifest=None, nnodes=self._node.count, refusal=str(error), stopped=stopped))
             raise
         append_event(manifest.run, "nodes", {"launch_id": manifest.launch_id, "nodes": joined})
-        self._meeting.say("launch manifest", {"document": document, "nnodes": self._nodes.count})
-        end = launch(
-            manifest,
-            folder,
-            stop=self._stop,
-            say=self._say,
-            rank_module=rank_module,
-            patience=patience,
-            nodes=self._nodes,
-        )
-        ends = [end, *(word for rank in self._others() if (word := self._last_word(rank)) is not None)]
-        return settle(manifest.run, ends, world_size=manifest.plan.hardware.world_size)
+        self._reply(JoinReply(manifest=manifest, nnodes=self._node.count))
+        own = run_ranks(manifest)
+        reports = [self._report(rank) for rank in self._others()]
+        return [own, *(report for report in reports if report is not None)]
 
-    def tell(self, code: ExitCode) -> None:
-        """Tell the others the exit code, and wait for a moment until they have heard it."""
-        with suppress(MeetingError):
-            self._meeting.say("exit code", int(code))
+    def send_exit_code(self, code: ExitCode) -> None:
+        """Send the exit code to the other nodes, and wait a moment until they have received it."""
+        with suppress(MultiNodeError):
+            self._store.put(EXIT_CODE, int(code))
             for rank in self._others():
-                if rank not in self._silent and self._meeting.is_there(f"node {rank}"):
-                    self._meeting.hear(f"goodbye of node {rank}", seconds=GOODBYE_SECONDS)
+                if rank not in self._lost and self._store.exists(join_request_of(rank)):
+                    self._store.wait_for(receipt_of(rank), seconds=RECEIPT_SECONDS)
 
     def _others(self) -> range:
-        return range(1, self._nodes.count)
+        return range(1, self._node.count)
 
-    def _admit(self, rank: int, document: dict[str, Any]) -> dict[str, Any]:
-        word: dict[str, Any] = self._meeting.hear(f"node {rank}", seconds=JOIN_SECONDS, stopped=self._stopped)
-        for name, value in _shared(document, self._nodes, sees_run=True).items():
-            if word["launch"].get(name) != value:
-                raise MeetingError(
-                    f"node {rank} has another {name.replace('_', ' ')} than node 0: start the same on all"
-                )
-        facts: dict[str, Any] = word["facts"]
-        return {"node": rank} | facts
+    def _admit(self, rank: int, manifest: LaunchManifest) -> dict[str, object]:
+        """Check the request of a node that joins, and return what the event log records of it.
 
-    def _stopped(self) -> bool:
-        return self._stop.requested() or self._meeting.is_there("stop")
+        Raises:
+            MultiNodeError: If the request does not come, or does not fit.
+        """
+        value = self._store.wait_for(join_request_of(rank), seconds=JOIN_SECONDS, stopped=self._stop_requested)
+        request = from_json(JoinRequest, value)
+        node = request.node
+        if node.plan != manifest.plan:
+            raise MultiNodeError(f"node {rank} has another plan than node 0", "start all nodes with the same plan")
+        if node.running_commit != manifest.running_commit:
+            found = f"node {rank} runs commit {node.running_commit}, node 0 runs {manifest.running_commit}"
+            raise MultiNodeError(found, "start the same code on all nodes")
+        if request.nnodes != self._node.count:
+            found = f"node {rank} was started with --nnodes {request.nnodes}, node 0 with --nnodes {self._node.count}"
+            raise MultiNodeError(found, "start all nodes with the same --nnodes")
+        if not request.sees_run:
+            found = f"node {rank} does not see node 0's run in {node.run_folder}"
+            raise MultiNodeError(found, "name a folder that all nodes share (--out)")
+        return {"node": rank, "hardware": node.hardware, "image": node.image}
 
-    def _last_word(self, rank: int) -> NodeEnd | None:
+    def _stop_requested(self) -> bool:
+        return self._stop.requested() or self._store.exists(STOP_REQUEST)
+
+    def _reply(self, reply: JoinReply) -> None:
+        self._store.put(JOIN_REPLY, to_json(reply))
+
+    def _report(self, rank: int) -> NodeEnd | None:
         try:
-            return NodeEnd.from_json(self._meeting.hear(f"end of node {rank}", seconds=LAST_WORD_SECONDS))
-        except MeetingError as error:
-            self._silent.add(rank)
-            self._say(f"node {rank} is lost: {error}")
+            return from_json(NodeEnd, self._store.wait_for(report_of(rank), seconds=REPORT_SECONDS))
+        except MultiNodeError as error:
+            self._lost.add(rank)
+            print_line(f"node {rank} is lost: {error.found}")
             return None
-
-
-def _shared(document: dict[str, Any], nodes: Nodes, *, sees_run: bool) -> dict[str, Any]:
-    return {name: document[name] for name in SHARED} | {"nnodes": nodes.count, "run folder": sees_run}
-
-
-def _sees_run(run: Path, sha256: str, stopped: Callable[[], bool]) -> bool:
-    """Return whether a folder of this machine is that of node 0's run; a parallel file system may take a while."""
-    end = time.monotonic() + SIGHT_SECONDS
-    while True:
-        with suppress(Refusal):
-            if read_run_manifest(run)["run_manifest_sha256"] == sha256:
-                return True
-        if stopped() or time.monotonic() > end:
-            return False
-        time.sleep(SIGHT_POLL_SECONDS)
-
-
-def follow(
-    nodes: Nodes, *, stop: StopRequest, say: Callable[[str], None], rank_module: str, patience: float
-) -> ExitCode:
-    """Be one of the other nodes, from joining to the exit code that node 0 gives.
-
-    Raises:
-        Refusal: If the launch manifest cannot be read.
-    """
-    own = read_launch_document()
-    folder = Path(os.environ[MANIFEST_VARIABLE]).parent
-    try:
-        say(f"node {nodes.rank} of {nodes.count}: meeting node 0 at {nodes.host}:{nodes.port}")
-        meeting = Meeting(nodes, seconds=JOIN_SECONDS, stopped=stop.requested)
-        if not meeting.claim(f"node {nodes.rank}"):
-            say(
-                f"node {nodes.rank} is here already: start each node once (one task a node under SLURM), or all again "
-                "with another --rdzv-id"
-            )
-            return ExitCode.USAGE
-        sha256 = meeting.hear("run manifest", seconds=JOIN_SECONDS, stopped=stop.requested)
-        sees_run = _sees_run(Path(own["run_folder"]), sha256, stop.requested)
-        launch_of_own = _shared(own, nodes, sees_run=sees_run)
-        meeting.say(f"node {nodes.rank}", {"launch": launch_of_own, "facts": own["facts"]})
-        answer = _await_manifest(meeting, nodes, stop)
-    except MeetingError as error:
-        say(str(error))
-        return ExitCode.STOPPED if stop.requested() else ExitCode.INTERNAL
-    if "refused" in answer:
-        say(f"node 0 does not start: {answer['refused']}")
-        with suppress(MeetingError):
-            meeting.say(f"goodbye of node {nodes.rank}", True)  # noqa: FBT003 - a JSON value
-        return ExitCode.STOPPED if answer["stopped"] else ExitCode.INTERNAL
-    if answer["nnodes"] != nodes.count:
-        say(f"node 0 counts {answer['nnodes']} nodes, this one {nodes.count}: start the same --nnodes on all")
-        return ExitCode.USAGE
-    # The same run, where this machine sees it.
-    document = answer["document"] | {name: own[name] for name in ("run_folder", "paths")}
-    os.environ |= write_launch_manifest(folder / "launch.json", document)
-    manifest = read_launch_manifest()
-    try:
-        end = launch(
-            manifest, folder, stop=stop, say=say, rank_module=rank_module, patience=patience, nodes=nodes
-        ).to_json()
-    except Exception as error:  # noqa: BLE001 - node 0 must hear of it
-        say(str(failed(error).message))
-        end = NodeEnd(ranks={}, end_reason=None).to_json()
-    try:
-        meeting.say(f"end of node {nodes.rank}", end)
-        code = ExitCode(meeting.hear("exit code", seconds=VERDICT_SECONDS))
-        meeting.say(f"goodbye of node {nodes.rank}", True)  # noqa: FBT003 - a JSON value
-    except MeetingError as error:
-        say(f"the run ended without node 0's word: {error}; start all nodes again, and it goes on from its checkpoint")
-        return ExitCode.INTERNAL
-    return code
-
-
-def _await_manifest(meeting: Meeting, nodes: Nodes, stop: StopRequest) -> dict[str, Any]:
-    """Return what node 0 says when all nodes are there; one that leaves before that says so."""
-    try:
-        answer: dict[str, Any] = meeting.hear("launch manifest", seconds=JOIN_SECONDS, stopped=stop.requested)
-    except AskedToStopError:
-        with suppress(MeetingError):
-            meeting.say("stop", True)  # noqa: FBT003 - a JSON value
-            meeting.say(f"goodbye of node {nodes.rank}", True)  # noqa: FBT003 - a JSON value
-        raise
-    return answer

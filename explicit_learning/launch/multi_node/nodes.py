@@ -1,7 +1,8 @@
-"""Which machines a run is spread over, from flags or from SLURM's variables.
+"""Which machines a run is spread over, and which of them this one is: from flags, or from SLURM's variables.
 
-Every node starts the same command. Node 0 holds the run; the others bring their gates' findings and their ranks. All
-share the run directory (a parallel file system, as clusters have), and meet at an address that node 0 listens on.
+Every node runs the same command. Node 0 holds the run; the others check the plan by themselves and run their share of
+the ranks. All share the run directory (a parallel file system, as clusters have), and connect to an address at which
+node 0 listens.
 """
 
 from __future__ import annotations
@@ -14,47 +15,65 @@ import subprocess
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from explicit_learning.errors import ExitCode, Fault, Refusal, found_text
+from explicit_learning.errors import Context, ExitCode, Refusal, found_text
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Mapping
+
+    from explicit_learning.errors import Fault
 
 __all__ = [
     "NODES_VARIABLE",
-    "AskedToStopError",
-    "MeetingError",
-    "Nodes",
-    "add_node_arguments",
-    "handed_over",
-    "named_nodes",
-    "node_flags",
+    "NODE_FLAGS",
+    "MultiNodeError",
+    "NodePlace",
+    "StopRequestedError",
+    "find_node_place",
+    "inherited_node_place",
 ]
 
 NODES_VARIABLE = "EXPLICIT_LAUNCH_NODES"
+NODE_FLAGS = ("nnodes", "node_rank", "rdzv_endpoint", "rdzv_id")  # as torchrun names them
 DEFAULT_PORT = 29400  # torchrun's
-FLAGS = ("nnodes", "node_rank", "rdzv_endpoint", "rdzv_id")
 NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}", re.ASCII)
+CONTEXT = Context(
+    gate="nodes",
+    fix="start the same command on every node with --nnodes, --node-rank, --rdzv-endpoint and --rdzv-id",
+    exit_code=ExitCode.USAGE,
+)
 
 
-class MeetingError(RuntimeError):
-    """The other nodes cannot be met, or not any more; its text is for the person who started them."""
+class MultiNodeError(RuntimeError):
+    """Another node cannot be reached, or does not fit.
+
+    Attributes:
+        found: What is wrong, for the person who started the nodes.
+        fix: What that person can do about it.
+    """
+
+    def __init__(self, found: str, fix: str) -> None:
+        super().__init__(f"{found}: {fix}")
+        self.found = found
+        self.fix = fix
 
 
-class AskedToStopError(MeetingError):
-    """Somebody asked this node or another to stop before any rank had started."""
+class StopRequestedError(MultiNodeError):
+    """A stop signal came to this node or another before any rank had started."""
+
+    def __init__(self, found: str) -> None:
+        super().__init__(found, "run the same command again on all nodes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nodes:
+class NodePlace:
     """One node's place among those of a launch.
 
     Attributes:
-        count: How many there are; at least 2.
+        count: How many nodes there are; at least 2.
         rank: This one, from 0.
         host: Where node 0 listens.
         port: Its port.
-        meeting: Name of this launch's meeting, the same on all nodes (torchrun's ``--rdzv-id``).
+        rendezvous_id: Name of this launch, the same on all nodes (torchrun's ``--rdzv-id``).
         address: This node's own address on the way to ``host``: where its ranks can be reached.
         interface: The network interface that has that address.
     """
@@ -63,47 +82,36 @@ class Nodes:
     rank: int
     host: str
     port: int
-    meeting: str
+    rendezvous_id: str
     address: str
     interface: str
 
     def variables(self) -> dict[str, str]:
-        """Return the environment variable that hands this over to the launcher (`handed_over`)."""
+        """Return the environment variable that carries this to the launcher (`inherited_node_place`)."""
         return {NODES_VARIABLE: json.dumps(asdict(self))}
 
 
-def add_node_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags, named as torchrun names them."""
-    group = parser.add_argument_group(
-        "several nodes", "the same command on each; read from SLURM's variables otherwise"
-    )
-    group.add_argument("--nnodes", metavar="N", help="how many nodes share the plan's ranks (default 1)")
-    group.add_argument("--node-rank", metavar="R", help="which of them this is, from 0; node 0 holds the run")
-    group.add_argument("--rdzv-endpoint", metavar="HOST:PORT", help="where node 0 can be reached")
-    group.add_argument("--rdzv-id", metavar="NAME", help="a name for this launch, the same on all nodes")
+def inherited_node_place(environment: Mapping[str, str]) -> NodePlace | None:
+    """Return the node's place that the light process found; ``None`` for a run on one machine."""
+    text = environment.get(NODES_VARIABLE)
+    return NodePlace(**json.loads(text)) if text else None
 
 
-def node_flags(args: argparse.Namespace) -> list[str]:
-    """Return the flags as they were given, to be passed on to another command."""
-    given = {name: getattr(args, name) for name in FLAGS}
-    return [
-        part for name, value in given.items() if value is not None for part in (f"--{name.replace('_', '-')}", value)
-    ]
-
-
-def named_nodes(args: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Nodes | None:
+def find_node_place(flags: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> NodePlace | None:
     """Return this node's place; ``None`` for a run on one machine.
+
+    Args:
+        flags: The flags that were given, of `NODE_FLAGS`.
+        environment: Where SLURM's variables are; they count where ``nnodes`` is not given.
 
     Raises:
         Refusal: With exit code 64, and everything that is missing or wrong.
     """
-    given = {name: getattr(args, name) for name in FLAGS}
-    values = _slurm(environment) if given["nnodes"] is None else {}
-    values |= {name: value for name, value in given.items() if value is not None}
+    values = (_slurm(environment) if "nnodes" not in flags else {}) | dict(flags)
     if values.get("nnodes", "1") == "1":
-        unused = [name for name in FLAGS[1:] if given[name] is not None]
-        if unused:
-            raise Refusal([_fault(name, found_text(given[name]), "--nnodes of 2 or more beside it") for name in unused])
+        expected = "--nnodes of 2 or more with it"
+        if unused := [name for name in NODE_FLAGS[1:] if name in flags]:
+            raise Refusal([_fault(name, flags[name], expected) for name in unused])
         return None
     faults = []
 
@@ -111,41 +119,38 @@ def named_nodes(args: argparse.Namespace, environment: Mapping[str, str] = os.en
         text = values.get(name, "")
         if re.fullmatch(r"[0-9]{1,6}", text, re.ASCII) and low <= int(text) <= high:
             return int(text)
-        faults.append(_fault(name, found_text(text) if text else "nothing", f"a number from {low} to {high}"))
+        faults.append(_fault(name, text, f"a number from {low} to {high}"))
         return low
 
     count = number("nnodes", 2, 999_999)
     rank = number("node_rank", 0, count - 1)
-    host, port = _endpoint(values.get("rdzv_endpoint", ""))
+    endpoint = values.get("rdzv_endpoint", "")
+    host, port = _endpoint(endpoint)
     if not host or not 0 < port < 2**16:
-        faults.append(_fault("rdzv_endpoint", found_text(values.get("rdzv_endpoint")), "HOST:PORT of node 0"))
-    meeting = values.get("rdzv_id", "")
-    if not NAME.fullmatch(meeting):
-        faults.append(_fault("rdzv_id", found_text(meeting), "a name of letters, digits and . _ : - on all nodes"))
+        faults.append(_fault("rdzv_endpoint", endpoint, "HOST:PORT of node 0"))
+    rendezvous_id = values.get("rdzv_id", "")
+    if not NAME.fullmatch(rendezvous_id):
+        expected = "the same name on all nodes, of letters, digits and . _ : -"
+        faults.append(_fault("rdzv_id", rendezvous_id, expected))
     if faults:
         raise Refusal(faults)
     address = _own_address(host, port)
-    return Nodes(
+    return NodePlace(
         count=count,
         rank=rank,
         host=host,
         port=port,
-        meeting=meeting,
+        rendezvous_id=rendezvous_id,
         address=address,
         interface=_interface(address),
     )
 
 
-def handed_over(environment: Mapping[str, str]) -> Nodes | None:
-    """Return the node's place as the light process left it for the launcher; ``None`` for a run on one machine."""
-    text = environment.get(NODES_VARIABLE)
-    return Nodes(**json.loads(text)) if text else None
-
-
 def _slurm(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what srun says of a step with one task a node; nothing where it says nothing of several nodes.
+    """Return the values of a step that srun started with one task on each node; nothing for any other command.
 
-    The job's own count is not asked: a command in the script of a job of several nodes runs once, on its first.
+    The job's own number of nodes does not count: a command in the script of a job of several nodes runs once, on its
+    first node.
     """
     count = environment.get("SLURM_STEP_NUM_NODES") or "1"
     if count == "1" or "SLURM_NODEID" not in environment or "SLURM_JOB_ID" not in environment:
@@ -178,7 +183,7 @@ def _endpoint(text: str) -> tuple[str, int]:
 
 
 def _own_address(host: str, port: int) -> str:
-    """Return the address that this machine would speak to another from; nothing is sent.
+    """Return the address from which this machine would send to another; nothing is sent.
 
     Raises:
         Refusal: If there is no way to the other.
@@ -191,9 +196,10 @@ def _own_address(host: str, port: int) -> str:
                 return str(probe.getsockname()[0])
     except OSError as error:
         problem = error.strerror or str(error)
-    except UnicodeError as error:  # what IDNA makes no name of
+    except UnicodeError as error:  # not a host name by the rules of IDNA
         problem = str(error)
-    raise Refusal(_fault("rdzv_endpoint", f"{host}: {problem}", "an address of node 0 that this machine can reach"))
+    expected = "an address of node 0 that this machine can reach"
+    raise Refusal(_fault("rdzv_endpoint", host, expected, f": {problem}"))
 
 
 def _interface(address: str) -> str:
@@ -202,10 +208,9 @@ def _interface(address: str) -> str:
     for name, addresses in psutil.net_if_addrs().items():
         if any(each.address.partition("%")[0] == address for each in addresses):
             return str(name)
-    raise Refusal(_fault("rdzv_endpoint", f"{address} is on no interface", "an address of this machine"))
+    raise Refusal(_fault("rdzv_endpoint", address, "an address of this machine", ", which no network interface has"))
 
 
-def _fault(name: str, found: str, expected: str) -> Fault:
-    flag = f"--{name.replace('_', '-')}"
-    fix = "start the same command on every node with --nnodes, --node-rank, --rdzv-endpoint and --rdzv-id"
-    return Fault(gate="nodes", pointer=flag, found=found, expected=expected, fix=fix, exit_code=ExitCode.USAGE)
+def _fault(flag: str, value: str, expected: str, problem: str = "") -> Fault:
+    found = (found_text(value) if value else "nothing") + problem
+    return CONTEXT.fault(pointer=f"--{flag.replace('_', '-')}", found=found, expected=expected)

@@ -1,8 +1,9 @@
-"""Where the launchers of several nodes meet: a key-value store that node 0's launcher serves.
+"""What the launchers of several nodes share: a key-value store that node 0's launcher serves.
 
-Through it go the launch manifest (node 0 made it, under the run's lock), every node's last word about its ranks, and
-the exit code that all end with. It is the same store, at the same address, that torch's c10d rendezvous keeps its state
-in, so there is one port to open. Each wait ends: when a person asks for it, or after a time that its caller names.
+Through it go the launch manifest (node 0 made it, under the run's lock), every node's report of how its ranks ended,
+and the exit code with which all launchers end. It is the same store, at the same address, in which torch's c10d
+rendezvous keeps its state, so there is one port to open. Each wait ends: at a stop signal, or after a time that its
+caller names.
 """
 
 from __future__ import annotations
@@ -18,127 +19,135 @@ from typing import TYPE_CHECKING, Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined] # not in torch's list of exports
 
-from explicit_learning.launch.multi_node.nodes import AskedToStopError, MeetingError
+from explicit_learning.launch.multi_node.nodes import MultiNodeError, StopRequestedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from explicit_learning.launch.multi_node.nodes import Nodes
+    from explicit_learning.launch.multi_node.nodes import NodePlace
 
-__all__ = ["Meeting"]
+__all__ = ["NodeStore"]
 
 POLL_SECONDS = 0.2
 ATTEMPT_SECONDS = 5.0
 PROBE_SECONDS = 1.0
 ANSWER_SECONDS = 30.0
+ALL_AGAIN = "start all nodes again: the run continues from its newest checkpoint"
 
 
-class Meeting:
-    """One launcher's way to the others."""
+class NodeStore:
+    """One launcher's connection to the store. A key is a phrase that messages show, such as ``report of node 1``."""
 
-    def __init__(self, nodes: Nodes, *, seconds: float, stopped: Callable[[], bool]) -> None:
-        """Serve the store on node 0, or reach it from another.
+    def __init__(self, node: NodePlace, *, seconds: float, stopped: Callable[[], bool]) -> None:
+        """Serve the store on node 0, or connect to it from another.
+
+        Args:
+            node: This node's place.
+            seconds: How long another node tries to connect.
+            stopped: Whether to give up before that.
 
         Raises:
-            AskedToStopError: If ``stopped`` says so before that.
-            MeetingError: If that is not possible within ``seconds``.
+            StopRequestedError: If ``stopped`` returns true before that.
+            MultiNodeError: If node 0 cannot listen, or does not answer within ``seconds``.
         """
-        self._nodes = nodes
-        self._where = f"{nodes.host}:{nodes.port}"
-        self._store = self._serve() if nodes.rank == 0 else self._reach(seconds, stopped)
+        self._node = node
+        self._address = f"{node.host}:{node.port}"
+        self._store = self._serve() if node.rank == 0 else self._connect(seconds, stopped)
 
     def _serve(self) -> TCPStore:
         try:
             return self._open()
         except RuntimeError as error:
-            raise MeetingError(
-                f"cannot listen at {self._where} ({str(error).splitlines()[0]}): end what uses this port, or name "
-                "another address of node 0 to all nodes (--rdzv-endpoint, or EXPLICIT_RDZV_ENDPOINT under SLURM)"
+            raise MultiNodeError(
+                f"node 0 cannot listen at {self._address} ({str(error).splitlines()[0]})",
+                "end the program that uses this port, or give all nodes another address of node 0 (--rdzv-endpoint, "
+                "or EXPLICIT_RDZV_ENDPOINT under SLURM)",
             ) from None
 
-    def _reach(self, seconds: float, stopped: Callable[[], bool]) -> TCPStore:
+    def _connect(self, seconds: float, stopped: Callable[[], bool]) -> TCPStore:
         end = time.monotonic() + seconds
         while True:
             if stopped():
-                raise AskedToStopError(f"asked to stop before node 0 answered at {self._where}")
+                raise StopRequestedError(f"a stop was requested before node 0 answered at {self._address}")
             if time.monotonic() > end:
-                raise MeetingError(
-                    f"node 0 does not answer at {self._where} within {seconds:.0f} s: start node 0 of the same launch, "
-                    "and let this machine reach its port"
+                raise MultiNodeError(
+                    f"node 0 does not answer at {self._address} within {seconds:.0f} s",
+                    "start node 0 of the same launch, and let this machine reach its port",
                 )
             # torch's own attempts take seconds in which no signal is noted, and fill the console with addresses.
-            if self._somebody_listens():
+            if self._port_is_open():
                 with suppress(RuntimeError):
                     return self._open()
             time.sleep(POLL_SECONDS)
 
-    def _somebody_listens(self) -> bool:
+    def _port_is_open(self) -> bool:
         try:
-            with socket.create_connection((self._nodes.host, self._nodes.port), timeout=PROBE_SECONDS):
+            with socket.create_connection((self._node.host, self._node.port), timeout=PROBE_SECONDS):
                 return True
         except OSError:
             return False
 
     def _open(self) -> TCPStore:
         return TCPStore(
-            self._nodes.host,
-            self._nodes.port,
-            is_master=self._nodes.rank == 0,
+            self._node.host,
+            self._node.port,
+            is_master=self._node.rank == 0,
             multi_tenant=True,  # the rendezvous opens it once more
             wait_for_workers=False,
             timeout=timedelta(seconds=ATTEMPT_SECONDS),
         )
 
-    def claim(self, what: str) -> bool:
-        """Return whether nobody has claimed this before.
+    def claim(self, name: str) -> bool:
+        """Return whether this is the first claim of a name.
 
         Raises:
-            MeetingError: If node 0 is gone.
+            MultiNodeError: If node 0 is gone.
         """
-        return int(self._ask(lambda: self._store.add(self._key(f"claim of {what}"), 1))) == 1
+        return int(self._ask(lambda: self._store.add(self._key(f"claim of {name}"), 1))) == 1
 
-    def say(self, what: str, document: object) -> None:
-        """Leave something for the other nodes.
+    def put(self, key: str, value: object) -> None:
+        """Store a JSON value for the other nodes.
 
         Raises:
-            MeetingError: If node 0 is gone.
+            MultiNodeError: If node 0 is gone.
         """
-        self._ask(lambda: self._store.set(self._key(what), json.dumps(document)))
+        self._ask(lambda: self._store.set(self._key(key), json.dumps(value)))
 
-    def hear(self, what: str, *, seconds: float, stopped: Callable[[], bool] | None = None) -> Any:  # noqa: ANN401 - any JSON value
-        """Wait for something that another node leaves.
+    def wait_for(self, key: str, *, seconds: float, stopped: Callable[[], bool] | None = None) -> Any:  # noqa: ANN401 - any JSON value
+        """Wait until a node stores a value, and return it.
 
         Args:
-            what: Its name.
+            key: Its key.
             seconds: How long.
             stopped: Whether to give up before that.
 
         Raises:
-            AskedToStopError: If ``stopped`` says so before that.
-            MeetingError: If it does not come, or if node 0 is gone.
+            StopRequestedError: If ``stopped`` returns true before that.
+            MultiNodeError: If it does not come, or if node 0 is gone.
         """
         end = time.monotonic() + seconds
-        while not self.is_there(what):
+        while not self.exists(key):
             if stopped is not None and stopped():
-                raise AskedToStopError(f"asked to stop while waiting for {what}")
+                raise StopRequestedError(f"a stop was requested while this node waited for the {key}")
             if time.monotonic() > end:
-                raise MeetingError(f"no {what} within {seconds:.0f} s")
+                raise MultiNodeError(f"the {key} did not arrive within {seconds:.0f} s", ALL_AGAIN)
             time.sleep(POLL_SECONDS)
-        return json.loads(self._ask(lambda: self._store.get(self._key(what))))
+        return json.loads(self._ask(lambda: self._store.get(self._key(key))))
 
-    def is_there(self, what: str) -> bool:
-        """Return whether a node has left something.
+    def exists(self, key: str) -> bool:
+        """Return whether a node has stored a value.
 
         Raises:
-            MeetingError: If node 0 is gone.
+            MultiNodeError: If node 0 is gone.
         """
-        return bool(self._ask(lambda: self._store.check([self._key(what)])))
+        return bool(self._ask(lambda: self._store.check([self._key(key)])))
 
     def _ask(self, operation: Callable[[], Any]) -> Any:  # noqa: ANN401 - what the store answers
         """Return the store's answer.
 
-        Where node 0's machine or the way to it is gone without a word, torch waits as long as the kernel sends again, a
-        quarter of an hour, and is deaf to signals meanwhile: so a thread waits for it, which is left behind.
+        If node 0's machine, or the network to it, fails without closing the connection, torch waits as long as the
+        kernel sends again, a quarter of an hour, and handles no signal meanwhile: so a thread waits for it, which is
+        left behind.
         """
         answers: SimpleQueue[tuple[Any, RuntimeError | None]] = SimpleQueue()
 
@@ -152,10 +161,11 @@ class Meeting:
         try:
             answer, error = answers.get(timeout=ANSWER_SECONDS)
         except Empty:
-            raise MeetingError(f"node 0 is gone (no answer from {self._where} for {ANSWER_SECONDS:.0f} s)") from None
+            found = f"node 0 is gone (no answer from {self._address} for {ANSWER_SECONDS:.0f} s)"
+            raise MultiNodeError(found, ALL_AGAIN) from None
         if error is not None:
-            raise MeetingError(f"node 0 is gone ({str(error).splitlines()[0]})")
+            raise MultiNodeError(f"node 0 is gone ({str(error).splitlines()[0]})", ALL_AGAIN)
         return answer
 
-    def _key(self, what: str) -> str:
-        return f"explicit-learning/{self._nodes.meeting}/{what}"
+    def _key(self, key: str) -> str:
+        return f"explicit-learning/{self._node.rendezvous_id}/{key}"

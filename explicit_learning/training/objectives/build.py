@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.arms import ARMS
 from explicit_learning.data.image_grid import ResizeRules
-from explicit_learning.training.aligned import AlignedGRPOTrainer
+from explicit_learning.training.grpo import AlignedGRPOTrainer
 from explicit_learning.training.objectives.evi_po_trainer import Evidence, EviPoTrainer
 from explicit_learning.training.objectives.groups import gather_groups
 from explicit_learning.training.objectives.masks import PixelLayout
@@ -39,7 +39,7 @@ def objective_trainer(
         system: The system prompt.
 
     Raises:
-        ValueError: If the plan lacks the arm's block: it has not passed its rules.
+        ValueError: If the plan lacks the arm's block, which the plan's rules forbid.
     """
     plan, arm = manifest.plan, ARMS[manifest.plan.arm]
     objective = plan.objective

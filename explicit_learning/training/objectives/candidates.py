@@ -1,9 +1,10 @@
 """The answers that a group's views are asked to choose between, as tokens.
 
-A candidate is scored as the model would have to say it: the whole rendered response, then the terminal token. Rendered
-strings are tokenised whole, because in this tokenizer family ``>`` and ``</`` fuse with the body; the tokens of
-``<answer>7</answer>`` are not those of its three parts in a row. What all candidates begin with says nothing about the
-choice and is left out; from the first token at which any two differ, everything counts, the terminal token included.
+A candidate is scored as the model would have to write it: the whole rendered response, then the terminal token.
+Rendered strings are tokenised whole, because in this tokenizer family ``>`` and ``</`` fuse with the body: the tokens
+of ``<answer>7</answer>`` are not those of its three parts in a row. The tokens that all candidates begin with do not
+depend on the choice and are left out; from the first token at which any two differ, all count, the terminal token
+included.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def tokenise_candidates(
 
     Args:
         bodies: Different answer bodies.
-        tokenizer: The model's tokenizer, one that tells each token's characters.
+        tokenizer: The model's tokenizer; it must be able to return each token's characters (offsets).
         terminal: The token that ends a response.
 
     Raises:

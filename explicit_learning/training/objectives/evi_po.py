@@ -9,12 +9,12 @@ by a margin m, g_r >= m, and FULL must not, g_FULL <= -m, both at once:
     L_shift = mean_r 1/2 [softplus(m - g_r) + softplus(m + g_FULL)]
 
 The obvious shorter form, a difference in differences g_r - g_FULL >= m, is met by a model that never abstains: with
-g_r = -5 and g_FULL = -9 the difference is 4, and every answer is still a. It is logged (`Direction.deltas`), not
+g_r = -5 and g_FULL = -9 the difference is 4, and every answer is still a. So it is logged (`Direction.deltas`), but not
 trained.
 
-*Control.* Where FULL's best candidate is a, the control view, whose answer is the same, must choose alike:
+*Control.* Where FULL's best candidate is a, the control view, whose right answer is also a, must choose like FULL:
 L_control = KL(q_FULL || q_CONTROL) with q the softmax of S over the candidates, and q_FULL a constant: a control view
-is pulled towards FULL, not FULL towards it. Where FULL is wrong there is nothing to hold on to.
+is pulled towards FULL, not FULL towards it. Where FULL is wrong, it is not a target to follow, and the term is 0.
 
 *Evidence.* L_ev asks which image tokens the states that predict the gold body resemble: p = softmax(cos(h, v_i) / tau),
 L_ev = -log sum_i w_i p_i, with w the covered share of each token's cell over its maximum.
@@ -58,12 +58,12 @@ class Direction:
     """One group's direction term and its parts.
 
     Attributes:
-        loss: What is weighed with lambda_dir: shift + kappa x control; 0-dimensional.
+        loss: The term before its weight lambda_dir: shift + kappa x control; 0-dimensional.
         shift: L_shift, or its replacement; 0 without intervened views.
         control: L_control, or its replacement; 0 without control views, or where FULL's best candidate is another.
         deltas: g_r - g_FULL of every intervened view, without gradient; shape (views,).
         has_shift: Whether there was an intervened view.
-        has_control: Whether the control part was there.
+        has_control: Whether the control part was computed.
         views_met: Intervened views that prefer their target while FULL does not, whatever the margin.
     """
 
@@ -80,7 +80,7 @@ def summed_log_probs(log_probs: Tensor, scored: Tensor) -> Tensor:
     """Return S: the sum of each row's scored tokens' log-probs; shape (rows,), in nats.
 
     Args:
-        log_probs: Shape (rows, tokens), float32; what is not scored has no influence.
+        log_probs: Shape (rows, tokens), float32; tokens that are not scored have no influence.
         scored: Shape (rows, tokens), bool.
     """
     return log_probs.masked_fill(~scored, 0.0).sum(-1)
@@ -110,9 +110,9 @@ def direction(scores: GroupScores, *, margin: float, kappa: float) -> Direction:
 def cross_entropy(scores: GroupScores, *, kappa: float) -> Direction:
     """Return the term that the arm ``evi_po_ce`` trains instead: cross-entropy on each view's right answer.
 
-    Part by part in the direction term's place and with its weights, from the same forwards: each softplus becomes its
-    view's -S(right answer), in the mean over intervened views as there; the control part becomes the control view's.
-    The right answer is known, so the control part does not ask whether FULL has it.
+    It replaces the direction term part by part, with the same weights and from the same forwards: each softplus becomes
+    -S(right answer) of its view, averaged over intervened views as before; the control part becomes that of the control
+    views. The right answer is known, so the control part does not depend on what FULL prefers.
     """
     shift = _mean(-(_at_targets(scores) + scores.full[0]) / 2)
     control = _mean(-scores.control[:, 0])
@@ -130,7 +130,7 @@ def _at_targets(scores: GroupScores) -> Tensor:
 
 
 def _mean(values: Tensor) -> Tensor:
-    """Return the mean, 0 of nothing."""
+    """Return the mean; 0 if there are no values."""
     return values.mean() if len(values) else values.new_zeros(())
 
 
@@ -153,7 +153,7 @@ def evidence(predicting: Tensor, image: Tensor, shares: Sequence[float] | Tensor
     Args:
         predicting: Final (post-norm) hidden states at the positions that predict the gold body's tokens; shape
             (tokens, features).
-        image: Those at the image tokens; shape (image tokens, features).
+        image: Final hidden states at the image tokens; shape (image tokens, features).
         shares: Covered share of each image token's cell, in [0, 1]; shape (image tokens,).
         tau: Temperature of the cosine similarity.
 
@@ -176,7 +176,7 @@ def evidence(predicting: Tensor, image: Tensor, shares: Sequence[float] | Tensor
 
 
 def group_scale(*, ranks: int, slots_per_step: int) -> float:
-    """Return the constant that a rank's sum of group losses is multiplied with.
+    """Return the constant that a rank's sum of group losses is multiplied by.
 
     Args:
         ranks: Number of ranks; DDP divides gradients by it.

@@ -1,8 +1,8 @@
 """GRPO with EVI-PO's terms: every view of a slot's group, scored on the group's candidates.
 
-A slot visit has several rows, one per generation; its row of generation 0 carries the group, wherever TRL's shuffling
-put it. So a backward pass may have many groups on one rank and none on another. All ranks then do as many candidate
-forwards as the fullest one, and a forward without own rows scores one row with weight 0.
+A slot visit has several rows, one per generation; its row of generation 0 stands for the group, wherever TRL's
+shuffling put it. So a backward pass may have many groups on one rank and none on another. All ranks then do as many
+candidate forwards as the rank with the most rows; a rank without rows of its own scores one row with weight 0.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from explicit_learning.data.evidence import evidence_donors, view_shares
-from explicit_learning.training.aligned import AlignedGRPOTrainer
-from explicit_learning.training.collectives import highest
+from explicit_learning.training.collectives import max_over_ranks
+from explicit_learning.training.grpo import AlignedGRPOTrainer
 from explicit_learning.training.objectives.candidates import tokenise_candidates
 from explicit_learning.training.objectives.evi_po import (
     GroupScores,
@@ -24,7 +24,7 @@ from explicit_learning.training.objectives.evi_po import (
     evidence,
     group_scale,
 )
-from explicit_learning.training.objectives.loss_term_check import expect, observe
+from explicit_learning.training.objectives.loss_term_check import check_term, declare_terms
 from explicit_learning.training.objectives.scoring import ScoreRow, gold_states, score_rows, share_out
 
 if TYPE_CHECKING:
@@ -39,20 +39,20 @@ if TYPE_CHECKING:
     from explicit_learning.training.objectives.evi_po import Direction
     from explicit_learning.training.objectives.groups import Group
     from explicit_learning.training.objectives.scoring import ViewEncoder
-    from explicit_learning.training.rollouts import Shown
+    from explicit_learning.training.rollouts import SlotPrompt
 
 __all__ = ["EviPoTrainer", "Evidence"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Where each group's evidence is, as the arm says: its own, or another group's.
+    """The evidence that an arm uses for each group: the group's own, or another group's.
 
     Attributes:
         groups: All groups.
-        donors: Whose evidence each group is given; empty where each has its own.
+        donors: The group whose evidence each group is given; empty where each keeps its own.
         rules: The model's resize rules.
-        asset_root: Folder that mask paths start at.
+        asset_root: Folder that mask paths are relative to.
     """
 
     groups: Mapping[str, Group]
@@ -75,8 +75,14 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Carried:
-    """A group in a backward pass, and where its rows stand: rows[view][candidate]."""
+class _GroupRows:
+    """A group's rows in a backward pass.
+
+    Attributes:
+        group: The group.
+        rows: The rows by view and candidate.
+        start: Index of its first row among all rows of the backward pass.
+    """
 
     group: Group
     rows: list[list[ScoreRow]]
@@ -106,9 +112,9 @@ class EviPoTrainer(AlignedGRPOTrainer):
         self._groups = groups
         self._encoder = encoder
         self._grounding = grounding
-        expect(self.loop.counters, ("direction", "control", "evidence"))
+        declare_terms(self.loop.counters, ("direction", "control", "evidence"))
         self._sums: defaultdict[str, float] = defaultdict(float)
-        # What the chat template ends a turn with, and certificates taught.
+        # The token that the chat template ends a turn with, as SFT rows do.
         terminal, turn_end = self._constraint.terminal, int(self._tokenizer.eos_token_id)
         self._terminal = turn_end if turn_end in terminal else terminal[0]
         geometry = self._schedule.geometry
@@ -116,52 +122,52 @@ class EviPoTrainer(AlignedGRPOTrainer):
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         loss = super()._compute_loss(model, inputs)
-        shown: list[Shown] = inputs["shown"]
-        carried: list[_Carried] = []
+        prompts: list[SlotPrompt] = inputs["slot_prompt"]
+        groups: list[_GroupRows] = []
         start = 0
-        for item in shown:
-            if item.rollout.generation == 0:
-                carried.append(self._carry(self._groups[item.group_id], start))
-                start += carried[-1].count
+        for prompt in prompts:
+            if prompt.rollout.generation == 0:
+                groups.append(self._group_rows(self._groups[prompt.group_id], start))
+                start += groups[-1].count
         with self.accelerator.autocast():
-            scores, states, idle = self._score(model, carried, stand_in=self._groups[shown[0].group_id])
-        added = self._direction_part(carried, scores) + self._evidence_part(carried, states) + idle
+            scores, states, idle = self._score(model, groups, stand_in=self._groups[prompts[0].group_id])
+        added = self._direction_part(groups, scores) + self._evidence_part(groups, states) + idle
         if self.accelerator.sync_gradients:
             self._log_sums()
         return loss + self._scale * added
 
-    def _carry(self, group: Group, start: int) -> _Carried:
+    def _group_rows(self, group: Group, start: int) -> _GroupRows:
         answers = tokenise_candidates(group.candidates, self._tokenizer, terminal=self._terminal)
         views = [self._encoder.encode(item.view, group.question, group.choices) for item in group.views]
         rows = [[ScoreRow(view=view, candidate=answer) for answer in answers] for view in views]
-        return _Carried(group=group, rows=rows, start=start)
+        return _GroupRows(group=group, rows=rows, start=start)
 
     def _score(
-        self, model: Any, carried: list[_Carried], *, stand_in: Group
+        self, model: Any, groups: list[_GroupRows], *, stand_in: Group
     ) -> tuple[Tensor, dict[int, tuple[Tensor, Tensor]], Tensor]:
         """Score all rows of a backward pass.
 
         Args:
             model: The policy, as the trainer wraps it.
-            carried: The groups of this rank.
+            groups: The groups of this rank.
             stand_in: A group to score a row of, where another rank has more rows.
 
         Returns:
             The rows' scores; by row index the states that evidence needs, of FULL views with their gold candidate; and
-            a 0 that depends on the forwards without own rows.
+            a 0 that depends on the forwards of stand-in rows.
         """
-        # Without DDP's wrapper, which prepares for one backward at each of its forwards.
+        # Not through DDP's wrapper: it prepares for one backward at each of its forwards.
         policy = self.accelerator.unwrap_model(model).get_base_model()
-        rows = [row for item in carried for view in item.rows for row in view]
-        gold = {item.start for item in carried}
+        rows = [row for item in groups for view in item.rows for row in view]
+        gold = {item.start for item in groups}
         device = self.accelerator.device
-        [most] = highest([len(rows)], device)
+        [most] = max_over_ranks([len(rows)], device)
         scores: list[Tensor] = []
         states: dict[int, tuple[Tensor, Tensor]] = {}
         idle = torch.zeros((), device=device)
         batches = share_out(len(rows), most=most, limit=self._evi_po.max_rows_per_forward)
         for batch in batches:
-            chosen = [rows[index] for index in batch] or self._carry(stand_in, 0).rows[0][:1]
+            chosen = [rows[index] for index in batch] or self._group_rows(stand_in, 0).rows[0][:1]
             values, hidden = score_rows(policy, chosen, pad=int(self._tokenizer.pad_token_id), device=device)
             if not batch:
                 idle = idle + 0.0 * values.sum()
@@ -174,11 +180,11 @@ class EviPoTrainer(AlignedGRPOTrainer):
         self._sums["forwards"] += len(batches)
         return torch.cat(scores) if scores else idle[None][:0], states, idle
 
-    def _direction_part(self, carried: list[_Carried], scores: Tensor) -> Tensor:
+    def _direction_part(self, groups: list[_GroupRows], scores: Tensor) -> Tensor:
         """Return lambda_dir times the sum of the groups' direction terms."""
         evi_po = self._evi_po
         found = []
-        for item in carried:
+        for item in groups:
             width = len(item.group.candidates)
             table = scores[item.start : item.start + item.count].view(-1, width)
             found.append(self._direction(item.group, table))
@@ -194,9 +200,9 @@ class EviPoTrainer(AlignedGRPOTrainer):
             self._sums["control_groups"] += part.has_control
         self._sums["groups"] += len(found)
         if any(part.has_shift for part in found):
-            observe(self.loop.counters, "direction", evi_po.lambda_dir * shift, [scores])
+            check_term(self.loop.counters, "direction", evi_po.lambda_dir * shift, [scores])
         if any(part.has_control for part in found):
-            observe(self.loop.counters, "control", evi_po.lambda_dir * evi_po.kappa * control, [scores])
+            check_term(self.loop.counters, "control", evi_po.lambda_dir * evi_po.kappa * control, [scores])
         return evi_po.lambda_dir * (shift + evi_po.kappa * control)
 
     def _direction(self, group: Group, table: Tensor) -> Direction:
@@ -216,10 +222,10 @@ class EviPoTrainer(AlignedGRPOTrainer):
             return cross_entropy(scores, kappa=self._evi_po.kappa)
         return direction(scores, margin=self._evi_po.margin, kappa=self._evi_po.kappa)
 
-    def _evidence_part(self, carried: list[_Carried], states: dict[int, tuple[Tensor, Tensor]]) -> Tensor:
+    def _evidence_part(self, groups: list[_GroupRows], states: dict[int, tuple[Tensor, Tensor]]) -> Tensor:
         """Return lambda_ev times the sum of the groups' evidence terms."""
         found: list[Tensor] = []
-        for item in carried:
+        for item in groups:
             shares = self._grounding.shares(item.group)
             if shares is None:
                 continue
@@ -231,11 +237,11 @@ class EviPoTrainer(AlignedGRPOTrainer):
         total = torch.stack(found).sum() if found else torch.zeros((), device=self.accelerator.device)
         if found:
             used = [state for pair in states.values() for state in pair]
-            observe(self.loop.counters, "evidence", self._evi_po.lambda_ev * total, used)
+            check_term(self.loop.counters, "evidence", self._evi_po.lambda_ev * total, used)
         return self._evi_po.lambda_ev * total
 
     def _log_sums(self) -> None:
-        """Log the optimizer step over all ranks: each mean over what it was a mean of, and how many that were."""
+        """Log the optimizer step over all ranks: each mean, and how many groups, rows and forwards there were."""
         ranks = self._schedule.geometry.ranks
         local = torch.tensor([float(self._sums[name]) for name in _SUMMED], dtype=torch.float64)
         summed = self.accelerator.reduce(local.to(self.accelerator.device), reduction="sum")
@@ -249,7 +255,7 @@ class EviPoTrainer(AlignedGRPOTrainer):
         metrics["evi_po/forwards"].append(totals["forwards"] / ranks)
 
 
-# Metric: what it is a mean over.
+# By metric: what it is a mean over.
 _MEANS = {
     "shift": "shift_groups",
     "control": "control_groups",

@@ -1,4 +1,4 @@
-"""All views of a group together, as the grouped objectives need them beside the slot that is shown."""
+"""All views of a group together: the grouped objectives need them beside the one that a slot shows."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Group:
 def gather_groups(slots: Iterable[SlotRow]) -> dict[str, Group]:
     """Return every group by its id, whatever the order of the slots.
 
-    The slots have passed their gate: they agree about what they share, and a group's view ids are unique.
+    The slots must have passed their gate: what a group's slots share is equal, and its view ids are unique.
     """
     members: dict[str, list[SlotRow]] = {}
     for slot in sorted(slots, key=lambda slot: slot.selected_view.view_id):

@@ -1,7 +1,7 @@
-"""What was seen of each term of an RL loss, so that a record can say that it was trained and not only configured.
+"""Checks of each term of an RL loss, so that a record can show that the term was trained and not only configured.
 
-Published code of such objectives has added terms after the loss was fixed, or terms that are constants: everything was
-logged, nothing was trained. So each term is asked, in every backward pass that calls for it, whether it is there and
+Published code of such objectives has added terms after the loss was computed, or terms that are constants: they were
+logged and trained nothing. So in every backward pass that calls for a term, it is checked that the term is there and
 finite, and whether what it adds to the loss has a gradient with respect to the model's outputs.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explicit_learning.rundir.rank_report import LossTerm
-from explicit_learning.training.collectives import total
+from explicit_learning.training.collectives import sum_over_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,45 +19,45 @@ if TYPE_CHECKING:
 
     from explicit_learning.training.counters import Counters
 
-__all__ = ["expect", "observe", "observed_terms"]
+__all__ = ["check_term", "checked_terms", "declare_terms"]
 
 # Places in a term's counts.
 CALLED, FINITE, GRADIENT = 0, 1, 2
 
 
-def expect(counters: Counters, names: Sequence[str]) -> None:
-    """Say which terms an arm's loss has: ranks report the same ones, whatever their shards held."""
+def declare_terms(counters: Counters, names: Sequence[str]) -> None:
+    """Declare the terms of an arm's loss, so that all ranks report the same ones, whatever rows they held."""
     for name in names:
         counters.terms.setdefault(name, [0, 0, 0])
 
 
-def observe(counters: Counters, name: str, added: Tensor, outputs: Sequence[Tensor]) -> None:
-    """Note a term of this backward pass.
+def check_term(counters: Counters, name: str, added: Tensor, outputs: Sequence[Tensor]) -> None:
+    """Check a term in this backward pass, and count what was found.
 
     Args:
         counters: The run's counters.
         name: The term's name.
         added: What it adds to the loss, coefficient included; 0-dimensional.
-        outputs: The model's outputs that it is made of. Whether it has a gradient is asked until it once had one.
+        outputs: The model's outputs that it is computed from. Its gradient is computed until it was once not 0.
     """
     import torch
 
-    seen = counters.terms[name]
-    seen[CALLED] += 1
-    seen[FINITE] += bool(torch.isfinite(added.detach()))
+    counts = counters.terms[name]
+    counts[CALLED] += 1
+    counts[FINITE] += bool(torch.isfinite(added.detach()))
     leaves = [output for output in outputs if output.requires_grad]
-    if seen[GRADIENT] == 0 and added.requires_grad and leaves:
+    if counts[GRADIENT] == 0 and added.requires_grad and leaves:
         gradients = torch.autograd.grad(added, leaves, retain_graph=True, allow_unused=True)
-        seen[GRADIENT] += any(gradient is not None and bool(gradient.any()) for gradient in gradients)
+        counts[GRADIENT] += any(gradient is not None and bool(gradient.any()) for gradient in gradients)
 
 
-def observed_terms(counters: Counters, device: device) -> dict[str, LossTerm]:
-    """Return what was seen of each term, over all ranks.
+def checked_terms(counters: Counters, device: device) -> dict[str, LossTerm]:
+    """Return what was found of each term, over all ranks.
 
-    A term that no group of the run calls for (control, without CONTROL views) is present wherever it was called for.
+    A term that no group of the run calls for (control, without CONTROL views) counts as present.
     """
     names = sorted(counters.terms)
-    sums = total([count for name in names for count in counters.terms[name]], device)
+    sums = sum_over_ranks([count for name in names for count in counters.terms[name]], device)
     terms = {}
     for index, name in enumerate(names):
         called, finite, gradient = sums[3 * index : 3 * index + 3]

@@ -1,13 +1,13 @@
 """Which squares of an image PAPO blacks out, and how.
 
 A mask belongs to a slot visit: all generations of the visit are scored under the same one, and a resumed run, another
-rank or another batch draws it again exactly. So it comes from a generator of its own, keyed by (seed, slot, visit), and
+rank or another batch draws exactly the same. So it comes from a generator of its own, keyed by (seed, slot, visit), and
 never from torch's.
 
-It is applied to ``pixel_values``, behind the processor. Blacking out the picture before it would not be exact: the
-processor's resize blurs a square's border into its neighbours, and squares would not sit on its grid. ``pixel_values``
-holds every pixel of the resized image once (per frame), rescaled and normalised, merely in another order; putting
-black's value there *is* processing an image whose resized pixels were blacked out, and a test shows it bit for bit.
+It is applied to ``pixel_values``, after the processor. Blacking out the picture before the processor would not be
+exact: its resize blurs a square's border into the neighbours, and the squares would not fit its grid. ``pixel_values``
+holds every pixel of the resized image once (per frame), rescaled and normalised, only in another order. Writing black's
+value there equals processing an image whose resized pixels were blacked out; a test shows it bit for bit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PixelLayout:
     Attributes:
         patch: Side of a patch. Unit: pixels.
         merge: Patches along one side of an image token.
-        frames: Temporal patch size: every patch holds the same pixels this often.
+        frames: Temporal patch size: how many times every patch holds the same pixels.
         black: Value of a black pixel in each channel, after rescaling and normalising.
     """
 
@@ -57,7 +57,7 @@ class PixelLayout:
 def mask_generator(*, seed: int, slot_id: str, visit: int) -> random.Random:
     """Return the generator that a slot visit's masks are drawn from.
 
-    Python's own: its ``random()`` is the same in every version and on every machine.
+    It is Python's own, whose ``random()`` gives the same numbers in every version and on every machine.
     """
     key = hashlib.sha256(f"papo-mask\0{seed}\0{slot_id}\0{visit}".encode()).digest()
     return random.Random(int.from_bytes(key, "big"))  # noqa: S311 - reproducible, not secret
@@ -71,7 +71,7 @@ def draw_squares(
     Args:
         generator: The slot visit's generator; a view's images draw from it in their order.
         height: Height of the resized image, in pixels.
-        width: Its width likewise.
+        width: Its width, in pixels.
         side: Side of a square, in pixels; squares at the right and lower border may be cut off.
         probability: Probability that a square is blacked out.
     """
@@ -112,7 +112,7 @@ def _in_patch_order(squares: list[list[bool]], rows: int, columns: int, *, side:
     patch, merge = layout.patch, layout.merge
     pixels = torch.tensor(squares).repeat_interleave(side, 0).repeat_interleave(side, 1)
     pixels = pixels[: rows * patch, : columns * patch]
-    # Rows and columns each split into (cell, patch in the cell, pixel in the patch); cells are written row by row, the
-    # patches of a cell one behind the other.
+    # Rows and columns each split into (cell, patch in the cell, pixel in the patch); cells are written row by row, and
+    # the patches of a cell one after another.
     split = pixels.view(rows // merge, merge, patch, columns // merge, merge, patch)
     return split.permute(0, 3, 1, 4, 2, 5).reshape(rows * columns, patch, patch)

@@ -6,19 +6,19 @@ followed: means are over tokens as the policy loss takes them (the paper writes 
 under the masked image are constants in the perception term (the paper differentiates both). The entropy under the
 masked image has a gradient only where ``aug_entropy_grad`` asks for one (the code's later switch
 ``RECOMPUTE_AUG_LOG_PROBS``): without, the term is a constant that is added to the reported loss and trains nothing,
-which is why a plan that weighs it must ask.
+so a plan that gives it a weight must switch the gradient on.
 
 **Which KL this is, and is not.** Let p be the policy given the original image and q given the masked one. The tokens
-are sampled from p, so the mean of k3 = q/p - log(q/p) - 1 *estimates KL(p || q)*, the reverse of what its gradient
-follows: with q constant, the expected gradient of k3 is that of *KL(q || p)*, as sum p (1 - q/p) grad log p =
--sum q grad log p shows. Minimising -gamma k3 therefore drives p away from q where q is large: it raises the log-prob of
-sampled tokens that the masked image makes less likely (q < p) and lowers that of tokens it makes more likely, without
-bound for the latter but for the clamps. Neither is the gradient of KL(p || q), whose reward-like part (log p/q) is not
-there.
+are sampled from p, so the mean of k3 = q/p - log(q/p) - 1 *estimates KL(p || q)*. Its gradient follows the reverse:
+with q constant, the expected gradient of k3 is that of *KL(q || p)*, as sum p (1 - q/p) grad log p = -sum q grad log p
+shows. Minimising -gamma k3 therefore drives p away from q where q is large: it raises the log-prob of sampled tokens
+that the masked image makes less likely (q < p), and lowers that of tokens that it makes more likely; only the clamps
+bound the latter. This is not the gradient of KL(p || q), which also has a reward-like part (log p/q).
 
 **The entropies.** H = -mean log-prob of *sampled* tokens. Under the original image and on-policy, E[grad log p] = 0:
-the expected gradient of H_ori is zero, and a single sample's gradient is noise around it. It matters only off-policy,
-with several updates per rollout. H_aug is a cross-entropy (tokens of p scored by q), not the masked policy's entropy.
+the expected gradient of H_ori is zero, and a single sample's gradient is noise around it. H_ori matters only
+off-policy, with several updates per rollout. H_aug is a cross-entropy (tokens of p scored by q), not the masked
+policy's entropy.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PapoTerms:
         perception: Mean of k3, in nats. Its coefficient is -gamma.
         masked_entropy: H_aug, in nats per token.
         original_entropy: H_ori, in nats per token.
-        clamped: Mean of an indicator: tokens at which a clamp was active, so that k3 has no gradient there.
+        clamped: Share of tokens at which a clamp was active, so that k3 has no gradient there.
     """
 
     perception: Tensor
@@ -65,7 +65,7 @@ class PapoTerms:
 
 
 def k3(full: Tensor, masked: Tensor) -> Tensor:
-    """Return k3 of every sampled token, clamped as the released code clamps it; in nats, of the inputs' shape.
+    """Return k3 of every sampled token, clamped as in the released code; in nats, of the inputs' shape.
 
     Args:
         full: Log-probs of the sampled tokens given the original image; float32.

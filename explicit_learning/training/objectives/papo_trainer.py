@@ -1,8 +1,8 @@
 """GRPO with PAPO's terms: the same sampled tokens once more, under a masked image.
 
-As in the authors' released code, the log-probs under the masked image are those of the policy that sampled: they are
-computed once per generation cycle, without gradient, and stay constant while its completions are used again. Where the
-plan asks for their gradient (``aug_entropy_grad``), they are computed in every backward pass instead.
+As in the authors' released code, the log-probs under the masked image are those of the policy that sampled the tokens:
+they are computed once per generation cycle, without gradient, and stay constant while its completions are used again.
+Where the plan asks for their gradient (``aug_entropy_grad``), they are computed in every backward pass instead.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from explicit_learning.training.aligned import AlignedGRPOTrainer
-from explicit_learning.training.objectives.loss_term_check import expect, observe
+from explicit_learning.training.grpo import AlignedGRPOTrainer
+from explicit_learning.training.objectives.loss_term_check import check_term, declare_terms
 from explicit_learning.training.objectives.masks import black_out, draw_squares, mask_generator
 from explicit_learning.training.objectives.papo import papo_terms
 from explicit_learning.training.objectives.token_means import TokenMean
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from explicit_learning.training.objectives.masks import PixelLayout
     from explicit_learning.training.objectives.papo import PapoTerms
     from explicit_learning.training.objectives.token_means import LossType
-    from explicit_learning.training.rollouts import Shown
+    from explicit_learning.training.rollouts import SlotPrompt
 
 __all__ = ["PapoTrainer"]
 
@@ -40,17 +40,17 @@ class PapoTrainer(AlignedGRPOTrainer):
         self._papo = papo
         self._loss_type = loss_type
         self._layout = layout
-        expect(self.loop.counters, ("perception", "masked_entropy", "original_entropy"))
+        declare_terms(self.loop.counters, ("perception", "masked_entropy", "original_entropy"))
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         loss = super()._compute_loss(model, inputs)
         full = self._policy_log_probs
         if full is None:
-            raise AssertionError("the policy loss has scored the sampled tokens by now")
+            raise AssertionError("the policy loss did not score the sampled tokens")
         terms = papo_terms(
             full, self._masked_log_probs(model, inputs), inputs["completion_mask"], self._token_mean(inputs)
         )
-        self._note(terms, full)
+        self._log_and_check(terms, full)
         return loss + terms.weighted(self._papo)
 
     def _masked_log_probs(self, model: Any, inputs: dict[str, Any]) -> Tensor:
@@ -58,7 +58,7 @@ class PapoTrainer(AlignedGRPOTrainer):
         if MASKED_LOG_PROBS in inputs:
             kept: Tensor = inputs[MASKED_LOG_PROBS]
             return kept
-        # Without DDP's wrapper, which prepares for one backward at each of its forwards.
+        # Not through DDP's wrapper: it prepares for one backward at each of its forwards.
         policy = self.accelerator.unwrap_model(model)
         with torch.set_grad_enabled(self._papo.aug_entropy_grad):
             masked: Tensor = super()._get_per_token_logps_and_entropies(
@@ -77,9 +77,9 @@ class PapoTrainer(AlignedGRPOTrainer):
         grids = inputs["image_grid_thw"]
         squares: list[list[list[bool]]] = []
         drawn = iter(grids.tolist())
-        shown: Shown
-        for shown, count in zip(inputs["shown"], inputs["num_images"], strict=True):
-            generator = mask_generator(seed=self._plan.seed, slot_id=shown.rollout.slot_id, visit=shown.rollout.visit)
+        prompt: SlotPrompt
+        for prompt, count in zip(inputs["slot_prompt"], inputs["num_images"], strict=True):
+            generator = mask_generator(seed=self._plan.seed, slot_id=prompt.rollout.slot_id, visit=prompt.rollout.visit)
             for _ in range(count):
                 _, rows, columns = next(drawn)
                 squares.append(
@@ -103,8 +103,8 @@ class PapoTrainer(AlignedGRPOTrainer):
             ranks=self.accelerator.num_processes,
         )
 
-    def _note(self, terms: PapoTerms, full: Tensor) -> None:
-        """Log the terms as means over the step, and observe what they add."""
+    def _log_and_check(self, terms: PapoTerms, full: Tensor) -> None:
+        """Log the terms as means over the step, and check what each adds to the loss."""
         papo, counters = self._papo, self.loop.counters
         # Shares of a backward pass add up over the step; TRL averages what is logged over its backward passes.
         parts = torch.stack([terms.perception, terms.masked_entropy, terms.original_entropy, terms.clamped])
@@ -113,6 +113,6 @@ class PapoTrainer(AlignedGRPOTrainer):
         names = ("k3", "masked_entropy", "original_entropy", "clamped_share")
         for name, mean in zip(names, means, strict=True):
             self._metrics["train"][f"papo/{name}"].append(mean)
-        observe(counters, "perception", -papo.gamma * terms.perception, [full])
-        observe(counters, "masked_entropy", papo.eta_aug * terms.masked_entropy, [terms.masked_entropy])
-        observe(counters, "original_entropy", papo.eta_ori * terms.original_entropy, [full])
+        check_term(counters, "perception", -papo.gamma * terms.perception, [full])
+        check_term(counters, "masked_entropy", papo.eta_aug * terms.masked_entropy, [terms.masked_entropy])
+        check_term(counters, "original_entropy", papo.eta_ori * terms.original_entropy, [full])

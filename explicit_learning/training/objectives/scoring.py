@@ -1,8 +1,8 @@
 """Scoring candidates under views: prompts encoded once, many (view, candidate) rows in one forward.
 
-A row is a view's prompt followed by a candidate's tokens, padded on the right, where a causal model does not see it.
-Only the output layer's rows at scored positions are computed: a candidate has a handful of tokens, a vocabulary has a
-quarter of a million. Every forward carries images.
+A row is a view's prompt followed by a candidate's tokens. It is padded on the right, where padding does not influence a
+causal model. The output layer is computed at scored positions only: a candidate has a few tokens, but a vocabulary has
+a quarter of a million. Every forward has images.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = ["EncodedView", "ScoreRow", "ViewEncoder", "gold_states", "score_rows"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedView:
-    """A view's prompt as the model takes it.
+    """A view's prompt as the model's inputs.
 
     Attributes:
-        ids: Token ids of the prompt, up to where the response begins; shape (tokens,).
+        ids: Token ids of the prompt, up to the start of the response; shape (tokens,).
         kinds: 1 at image tokens, else 0; shape (tokens,).
         pixel_values: Shape (patches, values per patch).
         image_grid_thw: Shape (images, 3).
@@ -55,7 +55,7 @@ class ScoreRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewEncoder:
-    """Encodes views with the model's processor, in the kit's own prompt form."""
+    """Encodes views with the model's processor, in the prompt format of training."""
 
     processor: ProcessorMixin
     images: ImageStore
@@ -84,15 +84,15 @@ class ViewEncoder:
 
 
 def share_out(rows: int, *, most: int, limit: int) -> list[range]:
-    """Return which rows each forward scores: as few forwards as the limit allows, as many as the fullest rank needs.
+    """Return which rows each forward scores: as few forwards as the rank with the most rows needs.
 
     Args:
-        rows: Rows of this rank.
-        most: Rows of the rank that has most.
-        limit: Most rows of one forward.
+        rows: Number of rows of this rank.
+        most: Number of rows of the rank with the most.
+        limit: Largest number of rows of one forward.
 
     Returns:
-        One range per forward, the same number on every rank; empty ranges stand for forwards without own rows.
+        One range per forward, the same number on every rank; a range is empty where this rank has no rows left.
     """
     forwards = -(-most // limit)
     return [range(min(rows, start * limit), min(rows, (start + 1) * limit)) for start in range(forwards)]
@@ -103,7 +103,7 @@ def score_rows(model: Any, rows: Sequence[ScoreRow], *, pad: int, device: Any) -
 
     Args:
         model: The conditional-generation model inside the adapter's wrapper.
-        rows: What is scored.
+        rows: The rows to score.
         pad: Token id of padding.
         device: The model's device.
 
@@ -143,7 +143,7 @@ def _padded(rows: Sequence[ScoreRow], pad: int) -> dict[str, Tensor]:
 
 
 def gold_states(row: ScoreRow, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the states that predict a row's body tokens, and those at its image tokens.
+    """Return the hidden states that predict a row's body tokens, and those at its image tokens.
 
     Args:
         row: A FULL view with its gold candidate.

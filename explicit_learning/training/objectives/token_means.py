@@ -1,8 +1,8 @@
 """Means over sampled tokens, taken as the policy loss takes them.
 
-A term that is averaged in another way than the policy loss changes its weight with the batch: with the lengths of the
-completions, with the number of backward passes, with the number of ranks. So every added mean over tokens uses the
-normaliser of the plan's ``loss_type`` as TRL 1.9.1 defines it, and a test holds it against TRL's own loss.
+If a term were averaged in another way than the policy loss, its weight would change with the batch: with the lengths of
+the completions, the number of backward passes and the number of ranks. So every added mean over tokens uses the
+normaliser of the plan's ``loss_type`` as TRL 1.9.1 defines it; a test compares it with TRL's own loss.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class TokenMean:
     """How one backward pass's token values become its share of a mean.
 
     The shares of all backward passes of an optimizer step, averaged over ranks as DDP averages gradients, are the mean
-    of the whole step. Which mean that is differs: ``dapo`` weighs every token of the step alike, ``dr_grpo`` divides by
-    the most tokens there could be, ``grpo`` weighs every completion of a backward pass alike (one without loss tokens
-    counts as 0), ``bnpo`` every token of a backward pass.
+    of the whole step. The loss type decides which mean: ``dapo`` weighs every token of the step alike; ``dr_grpo``
+    divides by the largest possible number of tokens; ``grpo`` weighs every completion of a backward pass alike (one
+    without loss tokens counts as 0); ``bnpo`` weighs every token of a backward pass alike.
 
     Attributes:
         loss_type: The plan's loss type.
@@ -46,8 +46,8 @@ class TokenMean:
         """Return this backward pass's share of the mean; a 0-dimensional tensor.
 
         Args:
-            values: Shape (rows, tokens), floating point; what stands where the mask is 0 has no influence, not even
-                through its gradient.
+            values: Shape (rows, tokens), floating point; values where the mask is 0 have no influence, not even through
+                their gradient.
             mask: Shape (rows, tokens), 1 where a token has a loss; all 0 in the rows of truncated completions.
         """
         kept = values.masked_fill(mask == 0, 0.0)

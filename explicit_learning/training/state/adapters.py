@@ -1,18 +1,20 @@
 """Adapters as folders: one canonical form, written whole, loaded strictly.
 
 PEFT's own ``adapter_config.json`` depends on the hash seed and holds the machine's path to the base model, and its
-loaders accept a folder that names no tensor of the model. Here a folder has the same bytes wherever and whenever it is
-written, and loading either restores every tensor or refuses.
+loaders accept a folder none of whose tensors is in the model. Here a folder has the same bytes wherever and whenever it
+is written, and loading either restores every tensor or refuses.
 """
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.errors import Fault, Refusal, found_text
-from explicit_learning.files.atomic import write_bytes
+from explicit_learning.errors import Context, Refusal
+from explicit_learning.files.atomic import new_folder, write_bytes
 from explicit_learning.files.canonical import canonical_bytes
-from explicit_learning.files.strict_json import load_json
+from explicit_learning.inputs.initial_adapter import configuration_faults, tensor_faults
+from explicit_learning.rundir.layout import ADAPTER_CONFIG, ADAPTER_WEIGHTS, FINAL_ADAPTER
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,32 +25,14 @@ if TYPE_CHECKING:
     from explicit_learning.plan.typed_plan import Lora
 
 __all__ = [
-    "CONFIG_NAME",
-    "WEIGHTS_NAME",
     "adapter_tensors",
     "load_adapter_folder",
     "load_adapter_weights",
     "write_adapter_folder",
+    "write_final_adapter",
 ]
 
-CONFIG_NAME = "adapter_config.json"
-WEIGHTS_NAME = "adapter_model.safetensors"
-PREFIX = "base_model.model."
-
-# What an adapter's configuration says beside its shape: where it came from, who wrote it, what it is used for, and the
-# dropout it was trained with (RL arms have none, whatever the SFT stage had).
-_INCIDENTAL = frozenset(
-    {
-        "auto_mapping",
-        "base_model_name_or_path",
-        "exclude_modules",
-        "inference_mode",
-        "lora_dropout",
-        "peft_version",
-        "revision",
-        "target_modules",
-    }
-)
+CONTEXT = Context(gate="adapter")
 
 
 def adapter_tensors(model: PeftModel, adapter: str) -> dict[str, Tensor]:
@@ -63,7 +47,7 @@ def write_adapter_folder(folder: Path, model: PeftModel, *, adapter: str, base_n
     """Write an adapter's two files into a folder that exists.
 
     Args:
-        folder: Where; whoever makes the folder makes it appear whole.
+        folder: The folder; whoever makes it makes it appear whole.
         model: The unwrapped model.
         adapter: Which of its adapters.
         base_name: The base model's name for people; a path would change with the machine.
@@ -73,8 +57,20 @@ def write_adapter_folder(folder: Path, model: PeftModel, *, adapter: str, base_n
     config = _plain(model.peft_config[adapter].to_dict())
     config["base_model_name_or_path"] = base_name
     config["inference_mode"] = True
-    write_bytes(folder / WEIGHTS_NAME, save(adapter_tensors(model, adapter), metadata={"format": "pt"}))
-    write_bytes(folder / CONFIG_NAME, canonical_bytes(config) + b"\n")
+    write_bytes(folder / ADAPTER_WEIGHTS, save(adapter_tensors(model, adapter), metadata={"format": "pt"}))
+    write_bytes(folder / ADAPTER_CONFIG, canonical_bytes(config) + b"\n")
+
+
+def write_final_adapter(run: Path, model: PeftModel, *, adapter: str, base_name: str) -> None:
+    """Write the trained adapter into the run directory, whole or not at all.
+
+    A folder from a launch that was killed between this and the completion marker is replaced: the same steps made it.
+    """
+    target = run / FINAL_ADAPTER
+    if target.exists():
+        shutil.rmtree(target)
+    with new_folder(target) as folder:
+        write_adapter_folder(folder, model, adapter=adapter, base_name=base_name)
 
 
 def _plain(value: Any) -> Any:
@@ -88,41 +84,21 @@ def _plain(value: Any) -> Any:
     return value.value if hasattr(value, "value") else value
 
 
-def load_adapter_folder(model: PeftModel, folder: Path, *, adapter: str, lora: Lora, targets: tuple[str, ...]) -> None:
+def load_adapter_folder(model: PeftModel, folder: Path, *, adapter: str, lora: Lora) -> None:
     """Load an adapter that must be of the planned shape into the model's own, trainable one.
 
     Raises:
         Refusal: If its configuration or its tensors are of another shape than planned.
     """
-    path = folder / CONFIG_NAME
-    found = load_json(path, gate="adapter")
-    expected = _plain(model.peft_config[adapter].to_dict())
-    different = [
-        name
-        for name in sorted({*found, *expected} - _INCIDENTAL)
-        if found.get(name, expected.get(name)) != expected.get(name)
-    ]
-    if different:
-        raise Refusal(
-            [
-                Fault(
-                    gate="adapter",
-                    file=str(path),
-                    pointer=f"/{name}",
-                    found=found_text(found.get(name)),
-                    expected=f"{found_text(expected.get(name))}, as in the plan's lora block",
-                    fix="use the lora block that the adapter was trained with",
-                )
-                for name in different
-            ]
-        )
-    load_adapter_weights(model, folder, adapter=adapter, targets=targets, rank=lora.rank)
+    if faults := configuration_faults(folder / ADAPTER_CONFIG, lora):
+        raise Refusal(faults)
+    load_adapter_weights(model, folder, adapter=adapter)
 
 
-def load_adapter_weights(model: PeftModel, folder: Path, *, adapter: str, targets: tuple[str, ...], rank: int) -> None:
+def load_adapter_weights(model: PeftModel, folder: Path, *, adapter: str) -> None:
     """Load an adapter's tensors into the unwrapped model, all of them and no other.
 
-    Under data parallelism the wrapped model would take nothing and say nothing; the caller passes the inner one.
+    The model that data parallelism wraps would take none of them, without an error; the caller passes the inner one.
 
     Raises:
         Refusal: If the file cannot be read, or holds other tensors than the model's adapter has.
@@ -131,32 +107,23 @@ def load_adapter_weights(model: PeftModel, folder: Path, *, adapter: str, target
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    path = folder / WEIGHTS_NAME
+    path = folder / ADAPTER_WEIGHTS
     try:
         state = load_file(path)
     except (OSError, SafetensorError) as error:
-        raise Refusal(
-            Fault(
-                gate="adapter",
-                file=str(path),
-                found=f"cannot be read: {error}",
-                expected="a safetensors file",
-                fix="restore the file from where it was made",
-            )
+        raise CONTEXT.refusal(
+            file=path,
+            found=f"cannot be read: {error}",
+            expected="a safetensors file",
+            fix="copy the file again from where it was made",
         ) from None
     own = adapter_tensors(model, adapter)
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     planned = {name: tuple(tensor.shape) for name, tensor in own.items()}
-    if shapes != planned:
-        different = sorted(name for name in {*shapes, *planned} if shapes.get(name) != planned.get(name))
-        raise Refusal(
-            Fault(
-                gate="adapter",
-                file=str(path),
-                found=f"{len(shapes)} tensors; first difference: {different[0]} {shapes.get(different[0])}",
-                expected=f"{len(planned)} tensors of rank {rank} for {len(targets)} modules; "
-                f"there {planned.get(different[0])}",
-                fix="use the lora block that the adapter was trained with, and the same base model",
-            )
-        )
+    if faults := tensor_faults(path, shapes, planned):
+        raise Refusal(faults)
     set_peft_model_state_dict(model, state, adapter_name=adapter)
+
+
+def _among(name: str, shapes: dict[str, tuple[int, ...]]) -> str:
+    return f"among them {name} of shape {list(shapes[name])}" if name in shapes else f"without {name}"

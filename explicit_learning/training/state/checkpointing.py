@@ -1,9 +1,9 @@
-"""What every trainer of this kit does otherwise than its library: checkpoints, their loading, and what it reports.
+"""What every trainer here does differently from its library: writing and loading checkpoints, counting, reporting.
 
-transformers writes a checkpoint file by file into its final folder, restores only subfolders of one that holds two
-adapters, skips a missing file with a log line, and unpickles its arguments. Here a checkpoint is sealed or it is not
-one; loading restores everything or refuses; and nothing is loaded that could run code. Mixed into TRL's trainers, so
-that the step itself stays theirs.
+transformers writes a checkpoint file by file into its final folder; of one that holds two adapters it restores the
+subfolders only; it skips a missing file with a log line; and it unpickles its arguments. Here a checkpoint counts once
+it is sealed; loading restores everything or refuses; and nothing is loaded that could run code. All of it is mixed into
+TRL's trainers, which keep the step itself.
 """
 
 from __future__ import annotations
@@ -14,37 +14,31 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader
 
-from explicit_learning.errors import ExitCode, Fault, Refusal
+from explicit_learning.errors import Context, ExitCode
 from explicit_learning.launch.signals import ignore_signals_in_worker
 from explicit_learning.model_files.tensors import file_tensors_sha256
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
-from explicit_learning.rundir.checkpoints import (
-    checkpoint_name,
-    rotate_checkpoints,
-    seal_checkpoint,
-    set_aside_folder,
-    write_rank_frontiers,
-)
+from explicit_learning.rundir.checkpoint_mark import seal_checkpoint, write_rank_frontiers
+from explicit_learning.rundir.checkpoints import rotate_checkpoints, set_aside_folder
 from explicit_learning.rundir.events import append_event
-from explicit_learning.rundir.state_digests import write_state_digests
+from explicit_learning.rundir.layout import ADAPTER_WEIGHTS, OPTIMIZER, SCHEDULER, TRAINER_STATE, checkpoint_name
+from explicit_learning.rundir.state_digests import StateDigests, write_state_digests
 from explicit_learning.training.collectives import barrier
+from explicit_learning.training.counters import load_counters, save_counters
 from explicit_learning.training.policy import ADAPTER
 from explicit_learning.training.state.adapters import (
-    WEIGHTS_NAME,
     adapter_tensors,
     load_adapter_weights,
     write_adapter_folder,
 )
 from explicit_learning.training.state.digests import live_tensors_sha256, state_sha256
-from explicit_learning.training.state.resume_check import REFERENCE, leave_boundary, live_components
-from explicit_learning.training.state.streams import (
-    load_counters,
+from explicit_learning.training.state.random_streams import (
     load_random_streams,
-    load_tensors,
     restore_random_streams,
-    save_counters,
     save_random_streams,
 )
+from explicit_learning.training.state.resume_check import REFERENCE, live_components, write_smoke_boundary
+from explicit_learning.training.state.tensor_files import load_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,33 +49,29 @@ if TYPE_CHECKING:
     from explicit_learning.plan.typed_plan import Plan
     from explicit_learning.rundir.state_digests import Components
     from explicit_learning.training.records import Records
-    from explicit_learning.training.step_loop import Loop
+    from explicit_learning.training.step_loop import LoopState
 
     _Base = Trainer
 else:
     _Base = object
 
-__all__ = ["OPTIMIZER_NAME", "REFERENCE", "SCHEDULER_NAME", "DurableTrainer", "protected_checkpoints"]
+__all__ = ["REFERENCE", "CheckpointingTrainer", "protected_checkpoints"]
 
-OPTIMIZER_NAME = "optimizer.pt"
-SCHEDULER_NAME = "scheduler.pt"
-TRAINER_STATE_NAME = "trainer_state.json"
+CONTEXT = Context(gate="checkpoint", exit_code=ExitCode.INTERNAL)
 
 
-class DurableTrainer(_Base):
+class CheckpointingTrainer(_Base):
     """Mixin for TRL's trainers; it must stand before them in the list of bases.
 
     Attributes:
         loop: What is shared with the step loop.
         records: The rank's ledger and trace, if the arm has any.
-        targets: Full names of the modules that have an adapter.
         resumed: Names of the parts that were restored from a checkpoint, in order.
         counters_as_loaded: Digest of the counters when they were taken over: fetching a batch already adds to them.
     """
 
-    loop: Loop
+    loop: LoopState
     records: Records | None
-    targets: tuple[str, ...]
     resumed: list[str]
     counters_as_loaded: str | None
     _metrics: Any
@@ -89,20 +79,18 @@ class DurableTrainer(_Base):
     def __init__(
         self,
         *,
-        loop: Loop,
+        loop: LoopState,
         records: Records | None,
-        targets: tuple[str, ...],
         **kwargs: Any,
     ) -> None:
         self.loop = loop
         self.records = records
-        self.targets = targets
         self.resumed = []
         self.counters_as_loaded = None
         super().__init__(**kwargs)
 
     def _send_telemetry(self) -> None:
-        """Tell nobody: TRL would report that a run has begun."""
+        """Send nothing: TRL would report over the network that a run has started."""
 
     # --- data -----------------------------------------------------------------------------------------------------
 
@@ -170,7 +158,7 @@ class DurableTrainer(_Base):
         components = self._save_own(folder)
         barrier()
         if manifest.stop_at_step == step:
-            leave_boundary(self, components, checkpoint=name)
+            write_smoke_boundary(self, components, checkpoint=name)
         if context.rank == 0:
             if self.loop.metrics is not None:
                 self.loop.metrics.flush()
@@ -193,9 +181,9 @@ class DurableTrainer(_Base):
             (folder / REFERENCE).mkdir()
             write_adapter_folder(folder / REFERENCE, unwrapped, adapter=REFERENCE, base_name=base_name)
         optimizer, scheduler = self.optimizer_and_scheduler()
-        torch.save(optimizer.state_dict(), folder / OPTIMIZER_NAME)
-        torch.save(scheduler.state_dict(), folder / SCHEDULER_NAME)
-        self.state.save_to_json(str(folder / TRAINER_STATE_NAME))
+        torch.save(optimizer.state_dict(), folder / OPTIMIZER)
+        torch.save(scheduler.state_dict(), folder / SCHEDULER)
+        self.state.save_to_json(str(folder / TRAINER_STATE))
 
     def _save_own(self, folder: Path) -> Components:
         rank = self.loop.context.rank
@@ -204,7 +192,8 @@ class DurableTrainer(_Base):
         if self.records is not None:
             write_rank_frontiers(folder, self.records.frontiers())
         components = live_components(self)
-        write_state_digests(folder, rank=rank, step=self.state.global_step, components=components)
+        digests = StateDigests(rank=rank, step=self.state.global_step, components=components)
+        write_state_digests(folder, digests)
         return components
 
     def counted(self) -> dict[str, Any]:
@@ -215,8 +204,8 @@ class DurableTrainer(_Base):
     def _pending(self) -> dict[str, Any]:
         """Return what the trainer has gathered since it last logged, and totals that its own state leaves out.
 
-        Metrics are written as hexadecimal floats: exact, and able to be NaN (a group without a scored completion),
-        which JSON is not.
+        Metrics are written as hexadecimal floats: these are exact, and can be NaN (a group without a scored
+        completion), which JSON's numbers cannot.
         """
         return {
             "loss_sum": float(self._tr_loss),
@@ -229,7 +218,7 @@ class DurableTrainer(_Base):
         return ((name, values) for name, values in self._metrics["train"].items() if values)
 
     def optimizer_and_scheduler(self) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-        """Return what training has made by the time it is asked for."""
+        """Return both; training has made them by the time anybody asks."""
         if self.optimizer is None or self.lr_scheduler is None:
             raise AssertionError("training has made its optimizer and scheduler by now")
         return self.optimizer, self.lr_scheduler
@@ -241,31 +230,26 @@ class DurableTrainer(_Base):
         del model
         folder = Path(resume_from_checkpoint)
         unwrapped = self.accelerator.unwrap_model(self.model)
-        rank = self.loop.context.manifest.plan.lora.rank
         for adapter, source in ((ADAPTER, folder), (REFERENCE, folder / REFERENCE)):
             if adapter in unwrapped.peft_config:
-                load_adapter_weights(unwrapped, source, adapter=adapter, targets=self.targets, rank=rank)
-                self._prove(unwrapped, adapter, source)
+                load_adapter_weights(unwrapped, source, adapter=adapter)
+                self._check_restored(unwrapped, adapter, source)
                 self.resumed.append(adapter)
 
-    def _prove(self, model: Any, adapter: str, folder: Path) -> None:
+    def _check_restored(self, model: Any, adapter: str, folder: Path) -> None:
         """Compare the live adapter with the file it was restored from.
 
         Raises:
-            Refusal: If they differ: a loader that restores nothing says nothing.
+            Refusal: If they differ: a loader can restore nothing without an error.
         """
         live = live_tensors_sha256(adapter_tensors(model, adapter))
-        stored = file_tensors_sha256(folder / WEIGHTS_NAME)
+        stored = file_tensors_sha256(folder / ADAPTER_WEIGHTS)
         if live != stored:
-            raise Refusal(
-                Fault(
-                    gate="checkpoint",
-                    file=str(folder / WEIGHTS_NAME),
-                    found=f"adapter {adapter!r} has digest {live} after loading",
-                    expected=stored,
-                    fix="report this: the installed peft does not restore adapters",
-                    exit_code=ExitCode.INTERNAL,
-                )
+            raise CONTEXT.refusal(
+                file=folder / ADAPTER_WEIGHTS,
+                found=f"the adapter {adapter!r} has digest {live} after loading",
+                expected=f"digest {stored}, the file's",
+                fix="report this as a defect (CONTRIBUTING.md says where): the installed peft restored something else",
             )
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
@@ -274,8 +258,8 @@ class DurableTrainer(_Base):
             return
         folder = Path(checkpoint)
         optimizer, scheduler = self.optimizer_and_scheduler()
-        optimizer.load_state_dict(load_tensors(folder / OPTIMIZER_NAME))
-        scheduler.load_state_dict(load_tensors(folder / SCHEDULER_NAME))
+        optimizer.load_state_dict(load_tensors(folder / OPTIMIZER))
+        scheduler.load_state_dict(load_tensors(folder / SCHEDULER))
         self.resumed += ["optimizer", "scheduler"]
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
@@ -292,7 +276,7 @@ class DurableTrainer(_Base):
         self.resumed.append("random_streams")
 
     def restore_counters(self, folder: Path) -> None:
-        """Take over a checkpoint's counters; called once training has set its own to zero."""
+        """Take over a checkpoint's counters; called after training has set its own to zero."""
         counters = load_counters(folder, self.loop.context.rank)
         self.loop.counters.restore(counters["loop"])
         pending = counters["trainer"]

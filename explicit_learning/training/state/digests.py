@@ -1,8 +1,8 @@
-"""Digests of live state: of named tensors, equal to those of the files they are saved in, and of whatever nests them.
+"""Digests of live state: of named tensors (equal to those of the files they are saved in) and of containers of them.
 
-What counts is the state and nothing else: not the device it lies on, not the memory layout, not the order in which a
-dictionary was filled. Type, shape and container kind do count, because a float32 moment that came back as float64, or a
-step counter that came back as a plain number, continues differently.
+Values, types, shapes and kinds of container count: a float32 moment that came back as float64, or a step counter that
+came back as a plain number, continues differently. The device, the memory layout and the order in which a dictionary
+was filled do not count.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _NAMES = {
 
 
 def live_digest(tensor: torch.Tensor) -> TensorDigest:
-    """Digest one tensor, wherever it lies."""
+    """Return the digest of one tensor, on whatever device it is."""
     plain = tensor.detach().to("cpu").contiguous()
     return digest_tensor(_NAMES[plain.dtype], tuple(plain.shape), plain.reshape(-1).view(torch.uint8).numpy().data)
 
 
 def live_tensors_sha256(tensors: Mapping[str, torch.Tensor]) -> str:
-    """Return the digest of named tensors, as `provenance.tensors` defines it for files."""
+    """Return the digest of named tensors, as `model_files.tensors` defines it for files."""
     return tensors_sha256({name: live_digest(tensor) for name, tensor in tensors.items()})
 
 
@@ -54,13 +54,13 @@ def state_sha256(state: Any) -> str:
     """Return the digest of nested containers of tensors, numbers, texts and ``None``.
 
     Raises:
-        TypeError: If something else is in it: a digest that left it out would call unequal states equal.
+        TypeError: If it holds anything else: a digest without it would be the same for unequal states.
     """
     return sha256_json(_described(state))
 
 
 def _described(value: Any) -> Any:
-    """Return a JSON value that is equal for equal states only: every value is under the name of its kind."""
+    """Return a JSON value that is equal for equal states only: each value stands under the name of its kind."""
     if isinstance(value, torch.Tensor):
         digest = live_digest(value)
         return {"tensor": [digest.dtype, list(digest.shape), digest.sha256]}

@@ -1,33 +1,34 @@
-"""What ranks do for a resume audit: digest what is live, and hold it against the checkpoint before the first step.
+"""The ranks' part of a resume audit: digest the live state and compare it with the checkpoint's, before the first step.
 
 The comparison is made at the last moment before anything is computed with the state, and on the objects that compute
-with it. Whatever a library does between a loader and that moment is covered; whatever a loader says it did is not
-believed.
+with it. So it covers whatever a library does between a loader and that moment, and does not depend on what a loader
+reports.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from explicit_learning.errors import ExitCode, Fault, Refusal
+from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
 from explicit_learning.rundir.events import append_event
+from explicit_learning.rundir.layout import REFERENCE_ADAPTER
 from explicit_learning.rundir.resume_audit import (
     RankAudit,
-    audit_document,
     audit_faults,
-    audit_file,
+    audit_of,
+    compare_components,
     process_nonce,
     write_audit,
 )
 from explicit_learning.rundir.smoke_boundary import RankBoundary, prove_boundary, write_boundary
 from explicit_learning.rundir.state_digests import read_state_digests
 from explicit_learning.training.collectives import barrier, gather
+from explicit_learning.training.measurements import peak_memory_bytes
 from explicit_learning.training.policy import ADAPTER, base_tensors
 from explicit_learning.training.state.adapters import adapter_tensors
 from explicit_learning.training.state.digests import live_tensors_sha256, state_sha256
-from explicit_learning.training.state.streams import random_streams
-from explicit_learning.training.step_loop import peak_memory_bytes
+from explicit_learning.training.state.random_streams import random_streams
 
 if TYPE_CHECKING:
     import torch
@@ -35,15 +36,16 @@ if TYPE_CHECKING:
 
     from explicit_learning.rundir.state_digests import Components
     from explicit_learning.training.records import Records
-    from explicit_learning.training.step_loop import Loop
+    from explicit_learning.training.step_loop import LoopState
 
-__all__ = ["REFERENCE", "Auditable", "check_resumed", "leave_boundary", "live_components"]
+__all__ = ["REFERENCE", "Auditable", "check_resumed", "live_components", "write_smoke_boundary"]
 
-REFERENCE = "ref"
+CONTEXT = Context(gate="checkpoint", exit_code=ExitCode.INTERNAL)
+REFERENCE = REFERENCE_ADAPTER  # TRL's name of the frozen adapter that the KL term is measured from
 
 
 class Auditable(Protocol):
-    """What is looked at of a trainer, beside the library's own attributes; `training.durable` says what each is."""
+    """The parts of a trainer that an audit reads; `CheckpointingTrainer` describes them."""
 
     @property
     def accelerator(self) -> Any: ...  # noqa: D102 - the library's
@@ -54,7 +56,7 @@ class Auditable(Protocol):
     @property
     def state(self) -> TrainerState: ...  # noqa: D102 - the library's
 
-    loop: Loop
+    loop: LoopState
     records: Records | None
     resumed: list[str]
     counters_as_loaded: str | None
@@ -67,7 +69,7 @@ class Auditable(Protocol):
 
 
 def live_components(trainer: Auditable) -> Components:
-    """Digest everything that this rank would continue from."""
+    """Return a digest of each part of the state that this rank would continue from."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     optimizer, scheduler = trainer.optimizer_and_scheduler()
     streams = {name: state_sha256(value) for name, value in random_streams().items()}
@@ -86,14 +88,16 @@ def live_components(trainer: Auditable) -> Components:
     }
 
 
-def leave_boundary(trainer: Auditable, components: Components, *, checkpoint: str) -> None:
-    """Write a smoke run's boundary file, on all ranks together; the checkpoint is not complete yet."""
+def write_smoke_boundary(trainer: Auditable, components: Components, *, checkpoint: str) -> None:
+    """Write a smoke run's boundary file, on all ranks together, before the checkpoint is complete."""
     context = trainer.loop.context
+    frontiers = trainer.records.frontiers() if trainer.records is not None else None
     own = RankBoundary(
         rank=context.rank,
         process_nonce=process_nonce(),
         peak_memory_bytes=peak_memory_bytes(trainer.args.device),
-        frontiers=trainer.records.frontiers() if trainer.records is not None else None,
+        ledger=frontiers.ledger if frontiers else None,
+        trace=frontiers.trace if frontiers else None,
         components=components,
     )
     ranks: list[RankBoundary] = gather(own, context.world_size)
@@ -104,24 +108,21 @@ def leave_boundary(trainer: Auditable, components: Components, *, checkpoint: st
 def check_resumed(trainer: Auditable) -> None:
     """Refuse to go on from a state that was not restored, on all ranks together.
 
-    That every loader was called is looked at in every run; digests are compared in smoke runs and where an audit was
-    asked for.
+    Every run checks that each loader was called. Smoke runs, and runs with an audit, also compare digests.
 
     Raises:
-        Refusal: Naming what was not restored, or differs; the record says the same.
+        Refusal: Naming each part that was not restored or differs, as the audit's record does.
     """
     manifest = trainer.loop.context.manifest
     if manifest.audit or manifest.plan.run_mode == "smoke":
         _audit(trainer)
     elif missing := _missing(trainer):
-        raise Refusal(
-            Fault(
-                gate="checkpoint",
-                found=f"not restored: {', '.join(missing)}",
-                expected=f"restored: {', '.join(_expected(trainer))}",
-                fix="report this: the installed trainer does not resume as this version was written for",
-                exit_code=ExitCode.INTERNAL,
-            )
+        raise CONTEXT.refusal(
+            file=manifest.run / str(manifest.resume_checkpoint),
+            found=f"not restored: {', '.join(missing)}",
+            expected=f"restored: {', '.join(_expected(trainer))}",
+            fix="report this as a defect (CONTRIBUTING.md says where): the installed trl or transformers does not call "
+            "all of this version's loaders",
         )
 
 
@@ -139,24 +140,23 @@ def _audit(trainer: Auditable) -> None:
     context, step = trainer.loop.context, trainer.state.global_step
     manifest = context.manifest
     folder = manifest.run / str(manifest.resume_checkpoint)
+    live = live_components(trainer) | {"counters": trainer.counters_as_loaded}
     own = RankAudit(
         rank=context.rank,
         process_nonce=process_nonce(),
         loaders_called=tuple(trainer.resumed),
         loaders_missing=tuple(_missing(trainer)),
-        at_checkpoint=read_state_digests(folder, context.rank),
-        as_loaded=live_components(trainer) | {"counters": trainer.counters_as_loaded},
+        components=compare_components(read_state_digests(folder, context.rank).components, live),
     )
     ranks: list[RankAudit] = gather(own, context.world_size)
     second_phase = manifest.plan.run_mode == "smoke" and step == SMOKE_STOP_STEP
     boundary = prove_boundary(manifest, [rank.process_nonce for rank in ranks]) if second_phase else None
-    document: dict[str, Any] = audit_document(manifest, ranks, boundary, step=step)
-    file = audit_file(manifest)
+    audit = audit_of(manifest, ranks, boundary, step=step)
     if context.rank == 0:
-        write_audit(manifest.run, manifest, document)
-        data = {"checkpoint": manifest.resume_checkpoint, "audit": file, "passed": document["passed"]}
+        file = write_audit(manifest.run, audit)
+        data = {"checkpoint": audit.checkpoint, "audit": file, "passed": audit.passed}
         append_event(manifest.run, "resume", {"launch_id": manifest.launch_id, **data})
     barrier()
-    if faults := audit_faults(document, file=file):
+    if faults := audit_faults(audit):
         raise Refusal(faults)
-    context.say(f"resume audit of {manifest.resume_checkpoint}: all {len(own.as_loaded)} components as they were")
+    context.say(f"resume audit of {manifest.resume_checkpoint}: all {len(own.components)} parts of the state are equal")

@@ -1,4 +1,4 @@
-"""The embedded data set is a function of its seed, and its relations mean what they say."""
+"""The embedded dataset is a function of its seed, and its relations mean what they say."""
 
 from __future__ import annotations
 

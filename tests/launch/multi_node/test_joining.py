@@ -1,4 +1,4 @@
-"""Nodes that do not come together: each start ends soon, in a documented code, with the reason and no traceback."""
+"""Nodes that cannot join: each ends soon, with a documented exit code and the reason, and without a traceback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from explicit_learning.errors import ExitCode
 from explicit_learning.files.resources import ASSETS, ROOT
 from explicit_learning.freeze.draft_data import write_digits
 from explicit_learning.rundir.run_manifest import read_run_manifest
-from tests.support.training_runs import write_plan
+from tests.support.plans import write_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 SECONDS = 120
-ANSWER_SECONDS = 30  # as in launch.meeting, which imports torch
-# A launcher that was asked to stop looks at it several times a second; the rest is a busy machine.
+ANSWER_SECONDS = 30  # as in launch.multi_node.store, which imports torch
+# A launcher looks for a stop signal several times a second; the rest is a busy machine.
 SOON = 20
 
 
@@ -51,7 +51,7 @@ def port() -> int:
 
 
 class Started:
-    """One node's command and what it says."""
+    """One node's command and what it prints."""
 
     def __init__(self, log: Path, plan: Path, run: Path, nodes: list[str]) -> None:
         self.log = log
@@ -59,20 +59,20 @@ class Started:
         with log.open("w") as stream:
             self.process = subprocess.Popen(command, stdout=stream, stderr=stream, env=os.environ)
 
-    def said(self) -> str:
+    def printed(self) -> str:
         return self.log.read_text()
 
-    def says(self, text: str) -> None:
+    def wait_for(self, text: str) -> None:
         end = time.monotonic() + SECONDS
-        while text not in self.said():
-            assert self.process.poll() is None, self.said()
-            assert time.monotonic() < end, self.said()
+        while text not in self.printed():
+            assert self.process.poll() is None, self.printed()
+            assert time.monotonic() < end, self.printed()
             time.sleep(0.1)
 
     def code(self, seconds: float = SECONDS) -> int:
         code = self.process.wait(seconds)
-        assert "Traceback" not in self.said(), self.said()
-        assert "Exception raised" not in self.said(), self.said()
+        assert "Traceback" not in self.printed(), self.printed()
+        assert "Exception raised" not in self.printed(), self.printed()
         return code
 
 
@@ -98,13 +98,13 @@ def test_a_port_in_use_is_named(start: Callable[..., Started], port: int) -> Non
     with closing(socket.create_server(("", port))):
         first = start(0)
         assert first.code() == ExitCode.INTERNAL
-    assert f"cannot listen at 127.0.0.1:{port}" in first.said()
-    assert "--rdzv-endpoint" in first.said()
+    assert f"cannot listen at 127.0.0.1:{port}" in first.printed()
+    assert "--rdzv-endpoint" in first.printed()
 
 
 def test_a_signal_ends_the_wait_for_node_0(start: Callable[..., Started]) -> None:
     second = start(1)
-    second.says("meeting node 0")
+    second.wait_for("connecting to node 0")
     second.process.send_signal(signal.SIGTERM)
     assert second.code(SOON) == ExitCode.STOPPED
 
@@ -114,56 +114,56 @@ def test_a_signal_to_a_waiting_node_stops_all_that_wait(
     start: Callable[..., Started], tmp_path: Path, stopped: int
 ) -> None:
     nodes = [start(0), start(1)]
-    nodes[0].says("waiting for the others")
-    nodes[1].says("meeting node 0")
+    nodes[0].wait_for("waiting for the others")
+    nodes[1].wait_for("connecting to node 0")
     time.sleep(1)
     nodes[stopped].process.send_signal(signal.SIGTERM)
     assert [node.code(SOON) for node in nodes] == [ExitCode.STOPPED, ExitCode.STOPPED]
-    assert read_run_manifest(tmp_path / "run")["status"] == "stopped"
+    assert read_run_manifest(tmp_path / "run").status == "stopped"
     again = start(0)
-    again.says("starting run")
-    again.says("waiting for the others")
+    again.wait_for("starting run")
+    again.wait_for("waiting for the others")
     again.process.send_signal(signal.SIGUSR1)
     assert again.code(SOON) == ExitCode.STOPPED
 
 
-def test_a_node_0_that_is_there_and_says_nothing(start: Callable[..., Started]) -> None:
-    """As after a power cut: torch would wait for a quarter of an hour, deaf to signals."""
+def test_a_node_0_that_answers_no_longer(start: Callable[..., Started]) -> None:
+    """As after a power cut: torch would wait for a quarter of an hour, and handle no signal."""
     nodes = [start(0), start(1)]
-    nodes[0].says("waiting for the others")
-    nodes[1].says("meeting node 0")
+    nodes[0].wait_for("waiting for the others")
+    nodes[1].wait_for("connecting to node 0")
     time.sleep(2)
     nodes[0].process.send_signal(signal.SIGSTOP)
     time.sleep(1)
     nodes[1].process.send_signal(signal.SIGTERM)
     assert nodes[1].code(ANSWER_SECONDS + SOON) == ExitCode.STOPPED
-    assert "node 0 is gone (no answer from 127.0.0.1" in nodes[1].said()
+    assert "node 0 is gone (no answer from 127.0.0.1" in nodes[1].printed()
 
 
-def test_a_node_that_counts_otherwise(start: Callable[..., Started]) -> None:
+def test_a_node_that_was_started_with_another_nnodes(start: Callable[..., Started]) -> None:
     nodes = [start(0), start(1, nnodes=2)]
     assert [node.code() for node in nodes] == [ExitCode.INTERNAL, ExitCode.INTERNAL]
     for node in nodes:
-        assert "node 1 has another nnodes than node 0" in node.said()
+        assert "node 1 was started with --nnodes 2, node 0 with --nnodes 3" in node.printed()
 
 
 def test_a_node_that_sees_another_run_folder(start: Callable[..., Started], tmp_path: Path) -> None:
-    from explicit_learning.launch.multi_node.leader import _sees_run
+    from explicit_learning.launch.multi_node.follower import _sees_run
 
     first = start(0)
-    first.says("waiting for the others")
-    sha256 = read_run_manifest(tmp_path / "run")["run_manifest_sha256"]
+    first.wait_for("waiting for the others")
+    sha256 = read_run_manifest(tmp_path / "run").run_manifest_sha256
     assert _sees_run(tmp_path / "run", sha256, lambda: True)
     assert not _sees_run(tmp_path / "elsewhere", sha256, lambda: True)
     assert not _sees_run(tmp_path / "run", "0" * 64, lambda: True)
 
 
-def test_a_node_that_comes_twice(start: Callable[..., Started]) -> None:
+def test_a_node_that_is_started_twice(start: Callable[..., Started]) -> None:
     nodes = [start(0), start(1)]
-    nodes[1].says("meeting node 0")
+    nodes[1].wait_for("connecting to node 0")
     time.sleep(2)
     twin = start(1)
     assert twin.code() == ExitCode.USAGE
-    assert "node 1 is here already" in twin.said()
+    assert "another node 1 has joined already" in twin.printed()
     nodes[0].process.send_signal(signal.SIGTERM)
     assert [node.code(SOON) for node in nodes] == [ExitCode.STOPPED, ExitCode.STOPPED]

@@ -14,7 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from explicit_learning.rundir.checkpoints import COMPLETE_MARK, complete_checkpoints, step_of
+from explicit_learning.rundir.checkpoints import complete_checkpoints
+from explicit_learning.rundir.layout import CHECKPOINT_MARK, step_of
 from tests.support.chaos.launching import Launch, kill_all, wait_until_gone
 from tests.support.chaos.watching import Change, Tree
 
@@ -183,7 +184,7 @@ def _was_hit(point: Point, run: Path) -> bool:
     if point == "before first checkpoint":
         return not complete_checkpoints(run)
     if point == "mid-checkpoint":
-        return any(not (folder / COMPLETE_MARK).exists() for folder in folders)
+        return any(not (folder / CHECKPOINT_MARK).exists() for folder in folders)
     if point == "after marker":
         status = json.loads((run / "run-manifest.json").read_bytes())["status"]
         return (run / MARKER).exists() and status != "completed"
@@ -215,7 +216,7 @@ def _frontier(run: Path, path: Path, step: int) -> int:
     """Return how much of a file the newest checkpoint counts; without one, its header line."""
     if not step:
         return path.read_bytes().find(b"\n") + 1
-    mark = json.loads((run / f"checkpoint-{step}" / COMPLETE_MARK).read_bytes())
+    mark = json.loads((run / f"checkpoint-{step}" / CHECKPOINT_MARK).read_bytes())
     name = path.relative_to(run).as_posix()
     return next(
         entry[kind]["offset"]

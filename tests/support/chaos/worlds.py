@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.data.digits.writer import Size, write_dataset
 from tests.support.chaos.launching import Launch
-from tests.support.training_runs import write_plan
+from tests.support.plans import write_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["ARMS", "World", "may_mount", "small_disk"]
+__all__ = ["ARMS", "ChaosWorld", "may_mount", "small_disk"]
 
 # 8 slots: 32 slot visits of 8 steps with four slots each cross epochs.
 SIZE = Size(sft_items=48, slot_groups=2, evaluation_groups=2)
@@ -49,13 +49,13 @@ ARMS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class ChaosWorld:
     """A folder with a dataset, an adapter to start from, plans, and uninterrupted runs of them."""
 
     folder: Path
 
     @classmethod
-    def make(cls, folder: Path) -> World:
+    def make(cls, folder: Path) -> ChaosWorld:
         write_dataset(folder / "data", seed=7, size=SIZE)
         world = cls(folder)
         sft = write_plan(

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.support.objective_world import World
+    from tests.support.objective_world import ObjectiveWorld
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+def world(tmp_path_factory: pytest.TempPathFactory) -> ObjectiveWorld:
     import torch
 
     from tests.support.objective_world import make_world

@@ -1,4 +1,4 @@
-"""Every row of the table of arms trains on two ranks, and what must be equal is."""
+"""Every arm of the table trains on two ranks, and what must be equal between arms and ranks is equal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.objectives, pytest.mark.training, pytest.mark.slow]
 
 RANKS, BATCH, GENERATIONS, STEPS = 2, 8, 2, 4
-SLOTS = 24  # of 6 groups: the fourth step begins the second visit
+SLOTS = 24  # of 6 groups: the fourth step is the first of the second visit
 PATIENCE_SECONDS = 600  # about a minute on two idle cores
 
 # The terms that an arm's loss is made of; with the default recipe PAPO's entropies have the weight 0.
@@ -44,7 +44,7 @@ TRAINED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """An arm's run, and what each rank left."""
+    """An arm's run, and what each rank wrote."""
 
     plan: Plan
     run: Path
@@ -54,10 +54,10 @@ class Trained:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
     """Train every arm from the embedded adapter, one after another on the same pair of processes."""
-    from tests.support.objective_world import World, frozen
+    from tests.support.objective_world import ObjectiveWorld, freeze_plan
 
     folder = tmp_path_factory.mktemp("arms")
-    world = World(folder=folder / "world")
+    world = ObjectiveWorld(folder=folder / "world")
     shutil.copytree(ASSETS / "tiny-vlm" / "model", world.model)
     shutil.copytree(ASSETS / "tiny-vlm" / "sft-adapter", world.adapter)
     write_dataset(world.data, seed=0, size=Size(sft_items=24, slot_groups=6, evaluation_groups=4))
@@ -66,7 +66,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
         optimisation: dict[str, Any] = {"per_device_batch_size": BATCH, "save_interval": STEPS}
         if not arm.is_sft:
             optimisation["max_steps"] = STEPS
-        plans[name] = frozen(
+        plans[name] = freeze_plan(
             world,
             name,
             name,
@@ -92,20 +92,20 @@ def test_every_arm_trains_on_two_ranks(trained: dict[str, Trained], arm: str) ->
     plan, run, ranks = trained[arm].plan, trained[arm].run, trained[arm].ranks
     assert [rank["status"] for rank in ranks] == ["completed"] * RANKS
     assert [rank["step"] for rank in ranks] == [plan.optimisation.max_steps] * RANKS
-    facts = [rank["facts"] for rank in ranks]
+    reports = [rank["report"] for rank in ranks]
     # Each rank's live adapter, and the file that one of them wrote.
-    adapters = {fact["final_adapter_tensors_sha256"] for fact in facts}
+    adapters = {report["final_adapter_tensors_sha256"] for report in reports}
     assert adapters == {file_tensors_sha256(run / "final-adapter" / "adapter_model.safetensors")}
-    assert facts[0]["initial_adapter_tensors_sha256"] not in adapters
-    terms = facts[0]["loss_terms"]
-    assert terms == facts[1]["loss_terms"]
+    assert reports[0]["initial_adapter_tensors_sha256"] not in adapters
+    terms = reports[0]["loss_terms"]
+    assert terms == reports[1]["loss_terms"]
     assert all(term["present"] and term["finite"] for term in terms.values())
     assert {name for name, term in terms.items() if term["gradient"]} == TRAINED.get(arm, {"policy"})
     keys = [[sorted(row) for row in rank["logged"]] for rank in ranks]
     assert keys[0] == keys[1]
     assert len(keys[0]) >= plan.optimisation.max_steps
     if not ARMS[arm].is_sft:
-        assert facts[0]["completions"] == RANKS * BATCH * STEPS
+        assert reports[0]["completions"] == RANKS * BATCH * STEPS
 
 
 def test_all_rl_arms_sample_the_same_slots_on_the_same_ranks(trained: dict[str, Trained]) -> None:

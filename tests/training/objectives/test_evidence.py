@@ -160,7 +160,7 @@ def test_masks_are_read_below_the_asset_root_only(tmp_path: Path) -> None:
 
     assert shares("mask.png") == (1.0, 1.0, 1.0, 1.0)
     for path in ("../outside.png", "link.png", "absent.png"):
-        with pytest.raises(ValueError, match=path.removeprefix("../")):
+        with pytest.raises(Refusal, match=path.removeprefix("../")):
             shares(path)
 
 

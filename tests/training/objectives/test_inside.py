@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.support.objective_world import World
+    from tests.support.objective_world import ObjectiveWorld
 
 pytestmark = [pytest.mark.objectives, pytest.mark.training]
 
@@ -18,12 +18,12 @@ Look = "Callable[[Any, Any, dict[str, Any]], None]"
 
 
 @pytest.fixture
-def look_inside(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+def look_inside(world: ObjectiveWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """Return a function that trains an arm for one step, calls back before each loss, and counts the calls."""
     from explicit_learning.training import backend
     from explicit_learning.training.objectives.evi_po_trainer import EviPoTrainer
     from explicit_learning.training.objectives.papo_trainer import PapoTrainer
-    from tests.support.objective_world import context, frozen
+    from tests.support.objective_world import context, freeze_plan
 
     def run(arm: str, look: Callable[[Any, Any, dict[str, Any]], None], **objective: Any) -> int:
         kind = PapoTrainer if arm == "papo" else EviPoTrainer
@@ -31,12 +31,12 @@ def look_inside(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
         def looking(self: Any, model: Any, inputs: dict[str, Any]) -> Any:
             look(self, model, inputs)
-            calls.append(len(inputs["shown"]))
+            calls.append(len(inputs["slot_prompt"]))
             return compute(self, model, inputs)
 
         with monkeypatch.context() as patch:
             patch.setattr(kind, "_compute_loss", looking)
-            plan = frozen(
+            plan = freeze_plan(
                 world,
                 arm,
                 f"{tmp_path.name}-{arm}-{len(list(tmp_path.iterdir()))}",
@@ -62,7 +62,7 @@ def test_token_means_are_trls(look_inside: Callable[..., int], loss_type: str) -
 
     def look(trainer: Any, model: Any, inputs: dict[str, Any]) -> None:
         # On-policy and without a KL term, TRL's loss of a token is minus its advantage.
-        advantages = torch.linspace(-1.0, 1.0, len(inputs["shown"]))
+        advantages = torch.linspace(-1.0, 1.0, len(inputs["slot_prompt"]))
         mask = inputs["completion_mask"]
         changed = {**inputs, "advantages": advantages}
         with torch.no_grad():
@@ -74,7 +74,7 @@ def test_token_means_are_trls(look_inside: Callable[..., int], loss_type: str) -
     assert look_inside("papo", look, loss_type=loss_type, beta=0.0) == 2
 
 
-def test_one_mask_a_slot_visit_and_another_for_every_other(look_inside: Callable[..., int]) -> None:
+def test_a_slot_visit_has_one_mask_and_others_have_others(look_inside: Callable[..., int]) -> None:
     import torch
 
     seen: dict[str, list[Any]] = {}
@@ -85,8 +85,8 @@ def test_one_mask_a_slot_visit_and_another_for_every_other(look_inside: Callable
         pixels = trainer._masked_pixels(inputs)
         black = torch.tensor(trainer._layout.black).view(1, 3, 1).expand(1, 3, 2 * 16 * 16).reshape(1, -1)
         blacked = ((pixels == black).all(-1) & (inputs["pixel_values"] != black).any(-1)).split(sizes)
-        for shown, patches in zip(inputs["shown"], blacked, strict=True):
-            seen.setdefault(shown.rollout.slot_id, []).append(patches)
+        for asked, patches in zip(inputs["slot_prompt"], blacked, strict=True):
+            seen.setdefault(asked.rollout.slot_id, []).append(patches)
 
     assert look_inside("papo", look) == 2
     assert [len(masks) for masks in seen.values()] == [4, 4, 4, 4]
@@ -96,31 +96,30 @@ def test_one_mask_a_slot_visit_and_another_for_every_other(look_inside: Callable
     assert any(any(mask) for mask in distinct)
 
 
-def test_candidates_are_asked_what_completions_were_sampled_for(look_inside: Callable[..., int]) -> None:
+def test_candidates_follow_the_prompts_of_completions(look_inside: Callable[..., int]) -> None:
     def look(trainer: Any, model: Any, inputs: dict[str, Any]) -> None:
         del model
         grids = inputs["image_grid_thw"].split(inputs["num_images"])
-        for index, shown in enumerate(inputs["shown"]):
-            encoded = trainer._encoder.encode(shown.view, shown.question, shown.choices)
+        for index, asked in enumerate(inputs["slot_prompt"]):
+            encoded = trainer._encoder.encode(asked.view, asked.question, asked.choices)
             prompt = inputs["prompt_ids"][index][inputs["prompt_mask"][index] == 1]
             assert encoded.ids.tolist() == prompt.tolist()
             assert encoded.image_grid_thw.tolist() == grids[index].tolist()
-            group = trainer._groups[shown.group_id]
-            assert shown.gold in group.candidates
+            group = trainer._groups[asked.group_id]
+            assert asked.gold in group.candidates
             assert len(trainer._grounding.shares(group)) == int(encoded.kinds.sum())
 
     assert look_inside("evi_po", look) == 2
 
 
-def test_scores_and_states_are_those_of_one_plain_forward_a_row(look_inside: Callable[..., int]) -> None:
+def test_scores_and_states_equal_those_of_a_plain_forward_per_row(look_inside: Callable[..., int]) -> None:
     import torch
 
     from explicit_learning.training.objectives.scoring import gold_states, score_rows
 
     def look(trainer: Any, model: Any, inputs: dict[str, Any]) -> None:
-        shown = inputs["shown"]
-        groups = [trainer._groups[item.group_id] for item in shown[:2]]
-        rows = [row for group in groups for view in trainer._carry(group, 0).rows for row in view]
+        groups = [trainer._groups[prompt.group_id] for prompt in inputs["slot_prompt"][:2]]
+        rows = [row for group in groups for view in trainer._group_rows(group, 0).rows for row in view]
         policy = trainer.accelerator.unwrap_model(model)
         pad = int(trainer._tokenizer.pad_token_id)
         with torch.no_grad():
@@ -154,7 +153,7 @@ def test_scores_and_states_are_those_of_one_plain_forward_a_row(look_inside: Cal
     assert look_inside("evi_po", look) == 2
 
 
-def test_tokens_of_real_candidates(world: World) -> None:
+def test_tokens_of_real_candidates(world: ObjectiveWorld) -> None:
     from transformers import AutoTokenizer
 
     from explicit_learning.training.objectives.candidates import tokenise_candidates

@@ -1,4 +1,4 @@
-"""Two ranks do together what one does alone, whatever each of them holds."""
+"""Two ranks together train what one trains alone, whatever rows each of them has."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.rank_processes import run_ranks
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.objective_world import World
+    from tests.support.objective_world import ObjectiveWorld
 
 pytestmark = [pytest.mark.objectives, pytest.mark.training]
 
@@ -19,9 +19,11 @@ PATIENCE_SECONDS = 240
 GENERATION = {"num_generations": 8, "max_completion_tokens": 12, "max_prompt_tokens": 96}
 
 
-def train(world: World, run: Path, arm: str, *, ranks: int, batch: int, accumulation: int) -> list[dict[str, Any]]:
-    """Train two steps on several processes; give what each rank left."""
-    from tests.support.objective_world import frozen
+def train(
+    world: ObjectiveWorld, run: Path, arm: str, *, ranks: int, batch: int, accumulation: int
+) -> list[dict[str, Any]]:
+    """Train two steps on several processes; return what each rank wrote."""
+    from tests.support.objective_world import freeze_plan
 
     name = f"{run.parent.name}-{run.name}"
     optimisation = {
@@ -34,7 +36,9 @@ def train(world: World, run: Path, arm: str, *, ranks: int, batch: int, accumula
         {"papo": {"recipe": "papo_d", "gamma": 0.5}} if arm == "papo" else {"evi_po": {"max_rows_per_forward": 7}}
     )
     hardware = {"world_size": ranks}
-    frozen(world, arm, name, generation=GENERATION, optimisation=optimisation, objective=objective, hardware=hardware)
+    freeze_plan(
+        world, arm, name, generation=GENERATION, optimisation=optimisation, objective=objective, hardware=hardware
+    )
     return run_ranks(world, {name: run}, ranks=ranks, patience_seconds=PATIENCE_SECONDS)[name]
 
 
@@ -46,7 +50,7 @@ def adapter(run: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("arm", ["papo", "evi_po"])
-def test_two_ranks_train_what_one_trains(world: World, tmp_path: Path, arm: str) -> None:
+def test_two_ranks_train_what_one_trains(world: ObjectiveWorld, tmp_path: Path, arm: str) -> None:
     # A rank's backward passes have two rows, a group has eight: most passes hold no group's row of generation 0, and
     # the two ranks' shuffles differ.
     both = train(world, tmp_path / "two", arm, ranks=2, batch=2, accumulation=8)
@@ -59,7 +63,7 @@ def test_two_ranks_train_what_one_trains(world: World, tmp_path: Path, arm: str)
     keys = [[sorted(row) for row in rank["logged"]] for rank in both]
     assert keys[0] == keys[1]
     assert keys[0][0] == sorted(alone["logged"][0])
-    terms = [rank["facts"]["loss_terms"] for rank in (*both, alone)]
+    terms = [rank["report"]["loss_terms"] for rank in (*both, alone)]
     assert terms[0] == terms[1] == terms[2]
     prefix = f"{arm}/"
     for name in (name for name in both[0]["logged"][0] if name.startswith(prefix)):

@@ -1,4 +1,4 @@
-"""The trainers on a real model: what is added is added, and what has no weight changes not one bit."""
+"""The trainers on a real model: each term is really added, and a term with weight 0 changes not one bit."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from explicit_learning.files.typed_json import to_json
+from explicit_learning.plan.rules import SMOKE_STOP_STEP
+from explicit_learning.rundir.layout import checkpoint_name
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from tests.support.objective_world import World
+    from tests.support.objective_world import ObjectiveWorld
 
 pytestmark = [pytest.mark.objectives, pytest.mark.training]
 
@@ -24,10 +28,10 @@ Run = tuple[dict[str, Any], list[dict[str, Any]], "Path"]
 
 
 @pytest.fixture
-def train(world: World, tmp_path: Path) -> Callable[..., Run]:
-    """Return a function that trains a plan of an arm; it gives facts, metrics and run folder."""
+def train(world: ObjectiveWorld, tmp_path: Path) -> Callable[..., Run]:
+    """Return a function that trains a plan of an arm; it gives report, metrics and run folder."""
     from explicit_learning.training import backend
-    from tests.support.objective_world import context, frozen
+    from tests.support.objective_world import context, freeze_plan
 
     count = iter(range(100))
 
@@ -36,17 +40,17 @@ def train(world: World, tmp_path: Path) -> Callable[..., Run]:
         for group, change in changes.items():
             merged[group] = {**merged.get(group, {}), **change}
         name = f"{arm}-{next(count)}"
-        plan = frozen(world, arm, f"{tmp_path.name}-{name}", **merged)
+        plan = freeze_plan(world, arm, f"{tmp_path.name}-{name}", **merged)
         outcome = backend.run(context(world, plan, tmp_path / name))
         assert outcome.status == "completed"
         lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
-        return outcome.facts, [json.loads(line) for line in lines], tmp_path / name
+        return to_json(outcome.report), [json.loads(line) for line in lines], tmp_path / name
 
     return run
 
 
-def final_digest(facts: dict[str, Any]) -> str:
-    digest: str = facts["final_adapter_tensors_sha256"]
+def final_digest(report: dict[str, Any]) -> str:
+    digest: str = report["final_adapter_tensors_sha256"]
     return digest
 
 
@@ -86,12 +90,12 @@ def test_without_weight_evi_pos_forwards_change_not_one_bit(train: Callable[...,
 def test_each_evi_po_arm_trains_something_of_its_own(train: Callable[..., Run]) -> None:
     arms = ("evi_po", "evi_po_no_direction", "evi_po_no_evidence", "evi_po_ce", "evi_po_shuffled_evidence")
     seen = {arm: train(arm) for arm in arms}
-    assert len({final_digest(facts) for facts, _, _ in seen.values()}) == len(arms)
+    assert len({final_digest(report) for report, _, _ in seen.values()}) == len(arms)
     forwards = {(row["evi_po/forwards"], row["evi_po/rows"]) for _, rows, _ in seen.values() for row in rows}
     assert forwards == {(2.0, 48.0)}  # four slots a step, four views a group, three candidates; 32 rows a forward
     trained = {
-        arm: {name for name, term in facts["loss_terms"].items() if term["gradient"]}
-        for arm, (facts, _, _) in seen.items()
+        arm: {name for name, term in report["loss_terms"].items() if term["gradient"]}
+        for arm, (report, _, _) in seen.items()
     }
     assert "direction" not in trained["evi_po_no_direction"]
     assert "evidence" not in trained["evi_po_no_evidence"]
@@ -99,17 +103,17 @@ def test_each_evi_po_arm_trains_something_of_its_own(train: Callable[..., Run]) 
         assert {"policy", "direction", "evidence"} <= trained[arm]
     assert "control" in trained["evi_po_ce"]
     assert all(
-        term["finite"] and term["present"] for facts, _, _ in seen.values() for term in facts["loss_terms"].values()
+        term["finite"] and term["present"] for report, _, _ in seen.values() for term in report["loss_terms"].values()
     )
 
 
 def test_papo_d_trains_all_of_its_terms(train: Callable[..., Run]) -> None:
-    facts, metrics, _ = train(
+    report, metrics, _ = train(
         "papo",
         objective={"num_iterations": 2, "papo": {"recipe": "papo_d"}},
         optimisation={"max_steps": 4, "save_interval": 4},
     )
-    assert {name for name, term in facts["loss_terms"].items() if term["gradient"]} >= {
+    assert {name for name, term in report["loss_terms"].items() if term["gradient"]} >= {
         "perception",
         "masked_entropy",
         "original_entropy",
@@ -131,36 +135,37 @@ def test_backward_passes_and_rows_per_forward_do_not_change_what_is_trained(trai
 
 
 def test_a_step_that_changes_nothing_is_reported(train: Callable[..., Run]) -> None:
-    # Every completion is worth the same, whatever it says: no group has anything to prefer.
-    facts, metrics, _ = train("answer_grpo", reward={"answer": 0.0, "malformed": 0.0})
-    assert facts["unchanged_adapter_steps"] == facts["zero_gradient_steps"] == [1, 2, 3]
-    assert final_digest(facts) == facts["initial_adapter_tensors_sha256"]
-    assert facts["loss_terms"] == {"policy": {"present": True, "finite": True, "gradient": False}}
+    # All completions get one reward, so no group has a preference.
+    report, metrics, _ = train("answer_grpo", reward={"answer": 0.0, "malformed": 0.0})
+    assert report["unchanged_adapter_steps"] == report["zero_gradient_steps"] == [1, 2, 3]
+    assert final_digest(report) == report["initial_adapter_tensors_sha256"]
+    assert report["loss_terms"] == {"policy": {"present": True, "finite": True, "gradient": False}}
     assert [row["groups/zero_variance"] for row in metrics] == [4.0, 4.0, 4.0]
-    # Terms are told apart: what EVI-PO adds does not pass for a gradient of the rewards.
-    facts, _, _ = train("evi_po", reward={"answer": 0.0, "malformed": 0.0})
-    assert facts["zero_gradient_steps"] == []
-    assert {name for name, term in facts["loss_terms"].items() if term["gradient"]} >= {"direction", "evidence"}
-    assert facts["loss_terms"]["policy"] == {"present": True, "finite": True, "gradient": False}
+    # Terms are counted apart: the gradient of EVI-PO's terms is not taken for one of the rewards.
+    report, _, _ = train("evi_po", reward={"answer": 0.0, "malformed": 0.0})
+    assert report["zero_gradient_steps"] == []
+    assert {name for name, term in report["loss_terms"].items() if term["gradient"]} >= {"direction", "evidence"}
+    assert report["loss_terms"]["policy"] == {"present": True, "finite": True, "gradient": False}
 
 
 @pytest.mark.parametrize("arm", ["papo", "evi_po"])
 def test_stopping_and_resuming_changes_not_one_bit(
-    train: Callable[..., Run], world: World, tmp_path: Path, arm: str
+    train: Callable[..., Run], world: ObjectiveWorld, tmp_path: Path, arm: str
 ) -> None:
     from explicit_learning.training import backend
-    from tests.support.objective_world import context, frozen
+    from tests.support.objective_world import context, freeze_plan
 
-    optimisation = {"max_steps": 4, "save_interval": 2}
+    optimisation = {"max_steps": 6, "save_interval": 6}
     whole, metrics, run = train(arm, optimisation=optimisation)
     changes = {"generation": GENERATION, "optimisation": {**OPTIMISATION, **optimisation}}
-    plan, other = frozen(world, arm, f"{tmp_path.name}-resumed", **changes), tmp_path / "resumed"
+    plan, other = freeze_plan(world, arm, f"{tmp_path.name}-resumed", **changes), tmp_path / "resumed"
     other.mkdir()
     shutil.copy(world.folder / f"{tmp_path.name}-resumed.json", other / "plan.json")
-    assert backend.run(context(world, plan, other, stop=2)).status == "stopped"
-    outcome = backend.run(context(world, plan, other, resume="checkpoint-2"))
+    assert backend.run(context(world, plan, other, stop=SMOKE_STOP_STEP)).status == "stopped"
+    outcome = backend.run(context(world, plan, other, resume=checkpoint_name(SMOKE_STOP_STEP)))
     assert outcome.status == "completed"
-    assert final_digest(outcome.facts) == final_digest(whole)
-    assert outcome.facts["loss_terms"] == whole["loss_terms"]
+    assert outcome.report is not None
+    assert outcome.report.final_adapter_tensors_sha256 == final_digest(whole)
+    assert to_json(outcome.report.loss_terms) == whole["loss_terms"]
     assert completions(other) == completions(run)
     assert [json.loads(line) for line in (other / "metrics.jsonl").read_text().splitlines()] == metrics

@@ -1,6 +1,6 @@
 """Resume one run in many ways, each with one loader broken: PLAN FOLDER. Prints one JSON object.
 
-All in one process, because importing the trainers costs more than all resumes together.
+All in one process, because importing the trainers takes longer than all resumes together.
 """
 
 from __future__ import annotations
@@ -23,65 +23,65 @@ import torch
 from explicit_learning.errors import Refusal
 from explicit_learning.training import backend
 from explicit_learning.training.state import checkpointing, resume_check
-from explicit_learning.training.state.checkpointing import DurableTrainer
+from explicit_learning.training.state.checkpointing import CheckpointingTrainer
 from tests.support.rank_process import _context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from explicit_learning.launch.context import RankContext
+    from explicit_learning.launch.rank import RankContext
 
 NOTHING: Callable[..., None] = lambda *_, **__: None  # noqa: E731 - what a loader does that is never called
 
 
 @contextmanager
 def policy_not_restored() -> Iterator[None]:
-    """A loader that says nothing and restores only the reference, and no proof right behind it."""
+    """A loader that restores only the reference, without an error, and no check right after it."""
     real = checkpointing.load_adapter_weights
 
-    def load(model: Any, folder: Path, *, adapter: str, **more: Any) -> None:
+    def load(model: Any, folder: Path, *, adapter: str) -> None:
         if adapter == "ref":
-            real(model, folder, adapter=adapter, **more)
+            real(model, folder, adapter=adapter)
 
     with (
         mock.patch.object(checkpointing, "load_adapter_weights", load),
-        mock.patch.object(DurableTrainer, "_prove", NOTHING),
+        mock.patch.object(CheckpointingTrainer, "_check_restored", NOTHING),
     ):
         yield
 
 
 @contextmanager
-def reference_anchored_anew() -> Iterator[None]:
-    """A reference that is taken from the resumed policy, and no longer the adapter that the run began with."""
+def reference_from_policy() -> Iterator[None]:
+    """A reference that is the resumed policy, and not the adapter that the run started with."""
     real = checkpointing.load_adapter_weights
 
-    def load(model: Any, folder: Path, *, adapter: str, **more: Any) -> None:
-        real(model, folder.parent if adapter == "ref" else folder, adapter=adapter, **more)
+    def load(model: Any, folder: Path, *, adapter: str) -> None:
+        real(model, folder.parent if adapter == "ref" else folder, adapter=adapter)
 
     with (
         mock.patch.object(checkpointing, "load_adapter_weights", load),
-        mock.patch.object(DurableTrainer, "_prove", NOTHING),
+        mock.patch.object(CheckpointingTrainer, "_check_restored", NOTHING),
     ):
         yield
 
 
 @contextmanager
 def base_weights_drift() -> Iterator[None]:
-    """What merging and unmerging an adapter does to weights."""
-    real = DurableTrainer._load_from_checkpoint
+    """Base weights that change a little, as merging and unmerging an adapter changes them."""
+    real = CheckpointingTrainer._load_from_checkpoint
 
-    def load(self: DurableTrainer, *args: Any, **more: Any) -> None:
+    def load(self: CheckpointingTrainer, *args: Any, **more: Any) -> None:
         real(self, *args, **more)
         base = resume_check.base_tensors(self.accelerator.unwrap_model(self.model))
         next(tensor for tensor in base.values() if tensor.dim() > 1).data[0, 0] += 1e-4
 
-    with mock.patch.object(DurableTrainer, "_load_from_checkpoint", load):
+    with mock.patch.object(CheckpointingTrainer, "_load_from_checkpoint", load):
         yield
 
 
 @contextmanager
 def loaded(which: str, change: Callable[[Any], Any]) -> Iterator[None]:
-    """A file of the checkpoint that arrives changed."""
+    """A file of the checkpoint that is changed while it is loaded."""
     real = checkpointing.load_tensors
 
     def load(path: Path) -> Any:
@@ -131,7 +131,7 @@ def one_number_later(draw: Callable[[], Any]) -> Iterator[None]:
 
 @contextmanager
 def never_called(method: str) -> Iterator[None]:
-    with mock.patch.object(DurableTrainer, method, NOTHING):
+    with mock.patch.object(CheckpointingTrainer, method, NOTHING):
         yield
 
 
@@ -143,7 +143,7 @@ def nothing_broken() -> Iterator[None]:
 CASES: dict[str, Callable[[], Any]] = {
     "nothing": nothing_broken,
     "policy": policy_not_restored,
-    "reference": reference_anchored_anew,
+    "reference": reference_from_policy,
     "base": base_weights_drift,
     "optimizer": lambda: loaded("optimizer.pt", without_moments),
     "one moment": lambda: loaded("optimizer.pt", one_moment_off),

@@ -1,4 +1,4 @@
-"""What a run directory may hold that no run wrote: each is refused by name, and nothing of it is used or changed."""
+"""Files in a run directory that no run wrote: each is refused by name, and nothing is used or changed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,10 @@ from explicit_learning.accounting.ledger import Ledger
 from explicit_learning.accounting.trace import Trace
 from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.files.hashing import sha256_file, snapshot
-from explicit_learning.rundir.checkpoints import read_mark
-from explicit_learning.training.state.streams import (
-    load_counters,
-    load_random_streams,
-    load_tensors,
-    save_random_streams,
-)
+from explicit_learning.rundir.checkpoint_mark import read_mark
+from explicit_learning.training.counters import load_counters
+from explicit_learning.training.state.random_streams import load_random_streams, save_random_streams
+from explicit_learning.training.state.tensor_files import load_tensors
 from tests.support.finished_run import Run, plan_document
 
 if TYPE_CHECKING:
@@ -49,8 +46,8 @@ def run(tmp_path: Path) -> Run:
 
 
 def reseal(run: Run, folder: Path, step: int) -> None:
-    """Seal a folder again, as somebody would who knows how."""
-    from explicit_learning.rundir.checkpoints import seal_checkpoint
+    """Seal a folder again, as a careful forger would."""
+    from explicit_learning.rundir.checkpoint_mark import seal_checkpoint
 
     assert run.preparation is not None
     seal_checkpoint(folder, run.plan, step=step, run_manifest_sha256=run.preparation.run_manifest_sha256)
@@ -80,7 +77,7 @@ def the_file(run: Run, fault: Fault) -> str:
 
 
 @pytest.mark.parametrize("kind", ["ledger", "trace"])
-def test_accounting_of_another_run(run: Run, tmp_path: Path, kind: Kind) -> None:
+def test_accounting_of_another_run_is_refused(run: Run, tmp_path: Path, kind: Kind) -> None:
     other = Run.of(tmp_path / "other", plan_document(run_id="other-run"))
     other.prepare()
     other.sample(range(2))
@@ -91,7 +88,7 @@ def test_accounting_of_another_run(run: Run, tmp_path: Path, kind: Kind) -> None
 
 
 @pytest.mark.parametrize("kind", ["ledger", "trace"])
-def test_an_edited_count(run: Run, kind: Kind) -> None:
+def test_an_edited_count_is_refused(run: Run, kind: Kind) -> None:
     path = run.folder / log_file(kind, 1)
     path.write_bytes(path.read_bytes().replace(b'"token_count":5', b'"token_count":4', 1))
     (fault,) = refused(lambda: open_as_ranks_do(run, read_mark(run.folder / "checkpoint-2").frontiers, kind), run)
@@ -99,7 +96,7 @@ def test_an_edited_count(run: Run, kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ledger", "trace"])
-def test_a_missing_segment(run: Run, kind: Kind) -> None:
+def test_missing_rows_are_refused(run: Run, kind: Kind) -> None:
     path = run.folder / log_file(kind, 0)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:3], *lines[5:]]))
@@ -110,19 +107,19 @@ def test_a_missing_segment(run: Run, kind: Kind) -> None:
     assert (the_file(run, fault), fault.found) == (log_file(kind, 0), "no such file")
 
 
-def test_the_frontier_of_another_step(run: Run) -> None:
+def test_the_frontier_of_another_step_is_refused(run: Run) -> None:
     folder = run.folder / "checkpoint-2"
     shutil.copy(run.folder / "checkpoint-1" / "accounting" / "rank-1.json", folder / "accounting" / "rank-1.json")
     (fault,) = refused(run.prepare, run)
     assert the_file(run, fault) == "checkpoint-2/accounting/rank-1.json"
-    reseal(run, folder, 2)  # now every hash fits, and only the step gives it away
+    reseal(run, folder, 2)  # now every hash fits, and only the step shows it
     faults = refused(run.prepare, run)
     assert [(fault.pointer, fault.found, fault.expected) for fault in faults] == [
         (f"/frontiers/1/{kind}/rows", "4 completions", "8 on a rank after step 2") for kind in ("ledger", "trace")
     ]
 
 
-def test_the_mark_of_another_step(run: Run) -> None:
+def test_the_mark_of_another_step_is_refused(run: Run) -> None:
     shutil.copy(run.folder / "checkpoint-1" / "complete.json", run.folder / "checkpoint-2" / "complete.json")
     found = {str(fault.pointer): fault.found for fault in refused(run.prepare, run)}
     assert found["/step"] == "1"
@@ -134,9 +131,11 @@ def test_the_mark_of_another_step(run: Run) -> None:
         ({"hardware__world_size": 1}, {"/world_size", "/frozen_config_sha256", "/run_manifest_sha256"}),
         ({"seed": 5}, {"/frozen_config_sha256", "/run_manifest_sha256"}),
     ],
-    ids=["of another number of ranks", "of another plan"],
+    ids=["another number of ranks", "another plan"],
 )
-def test_a_checkpoint(run: Run, tmp_path: Path, changes: dict[str, Any], pointers: set[str]) -> None:
+def test_a_checkpoint_of_another_run_is_refused(
+    run: Run, tmp_path: Path, changes: dict[str, Any], pointers: set[str]
+) -> None:
     other = Run.of(tmp_path / "other", plan_document(**changes))
     other.prepare()
     frontiers = other.sample(range(2))
@@ -160,14 +159,14 @@ class Payload:
 
 @pytest.mark.parametrize("form", ["torch", "bare pickle"])
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "random-streams-rank-0.pt"])
-def test_a_pickle_that_would_run_code(run: Run, tmp_path: Path, form: str, name: str) -> None:
+def test_a_pickle_that_would_run_code_is_refused(run: Run, tmp_path: Path, form: str, name: str) -> None:
     folder, target = run.folder / "checkpoint-2", tmp_path / "code-ran"
     if form == "torch":
         torch.save({"state": Payload(target)}, folder / name)
     else:
         (folder / name).write_bytes(pickle.dumps(Payload(target), protocol=2))
     assert [the_file(run, fault) for fault in refused(run.prepare, run)] == [f"checkpoint-2/{name}"]
-    reseal(run, folder, 2)  # with a mark that fits, the loader is what stands in its way
+    reseal(run, folder, 2)  # the mark fits now, so that only the loader can refuse it
     assert run.prepare().checkpoint == "checkpoint-2"
     (fault,) = refused(lambda: load_tensors(folder / name), run)
     assert the_file(run, fault) == f"checkpoint-2/{name}"
@@ -176,7 +175,7 @@ def test_a_pickle_that_would_run_code(run: Run, tmp_path: Path, form: str, name:
 
 
 @pytest.mark.parametrize("kept", [0, 1, 100, -1])
-def test_a_truncated_optimizer_file(run: Run, kept: int) -> None:
+def test_a_truncated_optimizer_file_is_refused(run: Run, kept: int) -> None:
     folder = run.folder / "checkpoint-2"
     path = folder / "optimizer.pt"
     path.write_bytes(path.read_bytes()[:kept])
@@ -188,7 +187,7 @@ def test_a_truncated_optimizer_file(run: Run, kept: int) -> None:
     assert the_file(run, fault) == "checkpoint-2/optimizer.pt"
 
 
-def test_a_missing_file_of_random_streams(run: Run) -> None:
+def test_a_missing_file_of_random_streams_is_refused(run: Run) -> None:
     folder = run.folder / "checkpoint-2"
     (folder / "random-streams-rank-1.pt").unlink()
     (fault,) = refused(run.prepare, run)
@@ -199,7 +198,7 @@ def test_a_missing_file_of_random_streams(run: Run) -> None:
     assert fault.found == "cannot be loaded: No such file or directory"
 
 
-def test_a_missing_file_of_counters(run: Run) -> None:
+def test_a_missing_file_of_counters_is_refused(run: Run) -> None:
     (fault,) = refused(lambda: load_counters(run.folder / "checkpoint-2", 0), run)
     assert the_file(run, fault) == "checkpoint-2/counters-rank-0.json"
 

@@ -1,4 +1,4 @@
-"""A digest of live state tells apart what continues differently, and nothing else."""
+"""Digests of live states differ exactly if the states continue differently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A launch that does not go on from the state of its checkpoint ends with 70, whatever a loader says it did."""
+"""A launch that does not continue from its checkpoint's state ends with 70, whatever a loader reports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 from explicit_learning.files.resources import ROOT
 from explicit_learning.files.schema import validate
 from tests.support import preloaded
-from tests.support.training_runs import launch, write_plan
+from tests.support.plans import write_plan
+from tests.support.training_runs import launch_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +40,7 @@ def results(digits_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     """Every way to resume a GRPO run with a reference adapter, logged every other step so that something is pending."""
     folder, digits = tmp_path_factory.mktemp("audit"), digits_manifest.parent
     sft = write_plan(folder / "sft.json", "sft_certificate", digits, {"budget": {"max_sft_loss_tokens": 200}})
-    assert launch(sft, folder / "sft").status == "completed"
+    assert launch_ranks(sft, folder / "sft").status == "completed"
     plan = write_plan(
         folder / "plan.json",
         "answer_grpo",
@@ -65,7 +66,7 @@ def differing(result: dict[str, Any]) -> Iterator[str]:
     return (item["name"] for item in audit["ranks"][0]["components"] if not item["equal"])
 
 
-def test_a_sound_resume_passes_and_says_so(results: dict[str, Any]) -> None:
+def test_a_sound_resume_passes_and_is_recorded(results: dict[str, Any]) -> None:
     result = results["nothing"]
     assert (result["status"], result["step"]) == ("completed", 7)
     assert list(differing(result)) == []

@@ -1,0 +1,87 @@
+"""The base model: whole, as it was frozen, and of a kind that ranks can train adapters on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from explicit_learning.errors import Context, Refusal
+from explicit_learning.files.hashing import snapshot_sha256
+from explicit_learning.inputs.identities import identity, require_identity
+from explicit_learning.model_files.folders import model_structure
+from explicit_learning.model_files.terminal_tokens import terminal_tokens
+from explicit_learning.model_files.weights import linear_modules, quantisation_faults
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from explicit_learning.errors import Fault
+    from explicit_learning.model_files.terminal_tokens import TerminalTokens
+
+__all__ = ["BaseModel", "read_base_model"]
+
+CONTEXT = Context(gate="model", fix="restore the model's files; without them ranks cannot load it")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseModel:
+    """A base model that ranks can train adapters on.
+
+    Attributes:
+        folder: Its folder.
+        terminal: The tokens that end its completions.
+        linear: Its linear modules, full name to shape (out, in); ``None`` if only its code can name them.
+    """
+
+    folder: Path
+    terminal: TerminalTokens
+    linear: dict[str, tuple[int, int]] | None
+
+    def snapshot_sha256(self) -> str:
+        """Return the identity of all its files.
+
+        Raises:
+            Refusal: With exit code 74 if a file cannot be read.
+        """
+        return identity(self.folder, snapshot_sha256, CONTEXT)
+
+    def sampling_faults(self) -> list[Fault]:
+        """Return why RL arms cannot sample with this model: TRL knows the tokenizer's two terminal tokens only."""
+        known, ids = self.terminal.of_tokenizer, self.terminal.ids
+        if known.issuperset(ids):
+            return []
+        return [
+            CONTEXT.fault(
+                file=self.folder / "tokenizer_config.json",
+                pointer="/pad_token",
+                found=f"the tokenizer's eos_token and pad_token are {sorted(known)}, the model's own are {list(ids)}",
+                expected="no other terminal token: the trainer would mask completions that end with one",
+                fix="use a tokenizer whose eos_token and pad_token are the model's end-of-sequence tokens",
+            )
+        ]
+
+
+def read_base_model(folder: Path, *, frozen: str | None = None) -> BaseModel:
+    """Read a model folder.
+
+    Args:
+        folder: The folder.
+        frozen: The identity it must have; ``None`` in a draft.
+
+    Raises:
+        Refusal: If a file is missing or broken, the model is another one than the frozen one, or it is quantised.
+    """
+    if faults := model_structure(folder):
+        raise Refusal(faults)
+    require_identity(folder, snapshot_sha256, CONTEXT, frozen=frozen, pointer="/model/snapshot_sha256")
+    try:
+        if faults := quantisation_faults(folder):
+            raise Refusal(faults)
+        return BaseModel(folder=folder, terminal=terminal_tokens(folder), linear=linear_modules(folder))
+    except OSError as error:
+        found = f"cannot be read: {error.strerror or error}"
+        raise CONTEXT.refusal(file=error.filename or folder, found=found, expected="readable files") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        found = str(error) if isinstance(error, ValueError) else f"settings of an unknown form: {error!r}"
+        expected = "the configuration, tokenizer and weight files of a model"
+        raise CONTEXT.refusal(file=folder, found=found, expected=expected) from None

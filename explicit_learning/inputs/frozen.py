@@ -1,0 +1,120 @@
+"""What a frozen plan names, read and compared with what was frozen: by the gates of a run, and before an evaluation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from explicit_learning.errors import Context, Refusal
+from explicit_learning.inputs.data import check_frozen_data, is_as_frozen, rows_faults
+from explicit_learning.inputs.named import Inputs, Named, read_inputs
+from explicit_learning.plan.reading import FROZEN, read_plan
+from explicit_learning.plan.typed_plan import (
+    Data,
+    Generation,
+    InitialAdapter,
+    Lora,
+    Model,
+    Objective,
+    Prompt,
+    ResolvedPaths,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from explicit_learning.plan.reading import PlanDocument
+
+__all__ = ["frozen_paths", "read_frozen_inputs", "resolved_paths"]
+
+CONTEXT = Context(gate="plan")
+
+
+def read_frozen_inputs(document: PlanDocument) -> Inputs:
+    """Read what a plan names and compare it with what was frozen, as far as the plan itself is in order.
+
+    The data of a plan that is refused anyway is read only if its bytes are not the frozen ones.
+    """
+    base, file = document.path.resolve().parent, str(document.path)
+    model, prompt = document.group("model", Model), document.group("prompt", Prompt)
+    adapter = document.group("initial_adapter", InitialAdapter)
+    generation = document.group("generation", Generation)
+    inputs = read_inputs(
+        model=None if model is None else Named(path=base / model.path, sha256=model.snapshot_sha256),
+        adapter=None if adapter is None else Named(path=base / adapter.path, sha256=adapter.sha256),
+        prompt=None if prompt is None else Named(path=base / prompt.path, sha256=prompt.sha256),
+        lora=document.group("lora", Lora),
+        arm=document.arm,
+        file=file,
+    )
+    faults = list(inputs.faults)
+    if inputs.model and generation and generation.terminal_token_ids != inputs.model.terminal.ids:
+        faults.append(
+            CONTEXT.fault(
+                file=file,
+                pointer="/generation/terminal_token_ids",
+                found=str(list(generation.terminal_token_ids)),
+                expected=f"{list(inputs.model.terminal.ids)}, the model's end-of-sequence tokens",
+                fix="freeze the draft again",
+            )
+        )
+    data = document.group("data", Data)
+    if data is not None and not (document.faults and is_as_frozen(data, base=base)):
+        checked, found = check_frozen_data(data, arm=document.arm, base=base, file=file)
+        inputs, faults = replace(inputs, data=checked), faults + found
+        try:
+            faults += rows_faults(
+                inputs,
+                arm=document.arm,
+                # Rows are measured against the plan's limits only if they are the rows that were frozen.
+                generation=None if found else generation,
+                objective=document.group("objective", Objective),
+                file=file,
+            )
+        except Refusal as refusal:
+            faults += refusal.faults
+    return replace(inputs, faults=tuple(faults))
+
+
+def resolved_paths(document: PlanDocument) -> ResolvedPaths:
+    """Return the absolute paths of what a valid plan names.
+
+    Raises:
+        AssertionError: If the plan is not valid.
+    """
+    plan = document.plan
+    if plan is None:
+        raise AssertionError("a plan that was refused has no paths")
+    base = document.path.resolve().parent
+
+    def resolved(path: str) -> str:
+        return str((base / path).resolve())
+
+    return ResolvedPaths(
+        model=resolved(plan.model.path),
+        initial_adapter=resolved(plan.initial_adapter.path) if plan.initial_adapter else None,
+        dataset=resolved(plan.data.dataset.path),
+        asset_root=resolved(plan.data.asset_root),
+        evaluation=resolved(plan.data.evaluation_manifest.path),
+        prompt=resolved(plan.prompt.path),
+    )
+
+
+def frozen_paths(path: Path, *, expected: str) -> ResolvedPaths:
+    """Check what a plan names, and return where it lies.
+
+    Args:
+        path: The plan.
+        expected: The frozen hash that it must have.
+
+    Raises:
+        Refusal: With everything that is wrong with the plan, the model, the adapter, the prompt or the data.
+    """
+    document = read_plan(path)
+    faults = [*document.faults, *read_frozen_inputs(document).faults]
+    if document.plan is not None and (found := document.plan.frozen_config_sha256) != expected:
+        fix = "name the plan that the run was started with"
+        faults.append(CONTEXT.fault(file=path, pointer=f"/{FROZEN}", found=found, expected=expected, fix=fix))
+    if faults:
+        raise Refusal(faults)
+    return resolved_paths(document)

@@ -1,0 +1,69 @@
+"""The tokens that end a model's completions, read from its settings without transformers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["TerminalTokens", "terminal_tokens"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TerminalTokens:
+    """A model's terminal tokens.
+
+    Attributes:
+        ids: The whole set of end-of-sequence tokens, sorted: of generation config, config and tokenizer together.
+        of_tokenizer: The tokenizer's end-of-sequence and padding tokens. TRL takes every other token for content.
+    """
+
+    ids: tuple[int, ...]
+    of_tokenizer: frozenset[int]
+
+
+def terminal_tokens(folder: Path) -> TerminalTokens:
+    """Return the terminal tokens of the model in a folder.
+
+    Raises:
+        ValueError: If no end-of-sequence token is named, or a settings file is not a JSON object.
+        KeyError, TypeError, AttributeError: If a settings file has another form than transformers'.
+        OSError: If a settings file cannot be read.
+    """
+    settings = _settings(folder / "tokenizer_config.json")
+    tokenizer = _settings(folder / "tokenizer.json")
+    end, padding = (_ids(settings.get(name), tokenizer) for name in ("eos_token", "pad_token"))
+    found = {*end, *_end_of_configs(folder)}
+    if not found:
+        raise ValueError("no end-of-sequence token is named")
+    return TerminalTokens(ids=tuple(sorted(found)), of_tokenizer=frozenset(end | padding))
+
+
+def _ids(token: Any, tokenizer: dict[str, Any]) -> set[int]:  # noqa: ANN401 - text, an object that holds it, or null
+    text = token.get("content") if isinstance(token, dict) else token
+    if not text:
+        return set()
+    found = {added["id"] for added in tokenizer.get("added_tokens", ()) if added["content"] == text}
+    vocabulary = tokenizer["model"].get("vocab", {})
+    return found | ({vocabulary[text]} if text in vocabulary else set())
+
+
+def _end_of_configs(folder: Path) -> Iterator[int]:
+    for name in ("generation_config.json", "config.json"):
+        if (folder / name).is_file():
+            config = _settings(folder / name)
+            for holder in (config, config.get("text_config") or {}):
+                ids = holder.get("eos_token_id")
+                yield from ids if isinstance(ids, list) else [ids] if ids is not None else []
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    """Return a JSON object as transformers writes it: its numbers need not be strict JSON."""
+    value = json.loads(path.read_text())
+    if not isinstance(value, dict):
+        raise ValueError(f"{path.name} is not a JSON object")  # noqa: TRY004 - the value of a file, not of a caller
+    return value

@@ -1,0 +1,96 @@
+"""What a model's weights are, from its configuration and the headers of its files alone, without torch."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from explicit_learning.errors import Context, found_text
+from explicit_learning.model_files.headers import MATRIX_DIMENSIONS, safetensors_header
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from explicit_learning.errors import Fault
+
+__all__ = ["linear_modules", "quantisation_faults"]
+
+CONTEXT = Context(gate="model", fix="use the model's release in bfloat16, float16 or float32")
+PLAIN_TYPES = frozenset({"F64", "F32", "F16", "BF16"})
+# Types of tensors that are not weights, such as positions.
+INDEX_TYPES = frozenset({"I64", "BOOL"})
+ARCHITECTURE = "qwen3_5"
+EMBEDDINGS = frozenset({"embed_tokens", "pos_embed"})
+TOKEN_EMBEDDING, HEAD = "model.language_model.embed_tokens", "lm_head"
+# Multi-token prediction: in released checkpoints, but not in the model that transformers builds.
+NOT_LOADED = "mtp."
+
+
+def quantisation_faults(folder: Path) -> list[Fault]:
+    """Return what says that a model is quantised: adapters are trained here on plain floating-point weights only.
+
+    Raises:
+        OSError: If a file cannot be read.
+        ValueError: If a file is not what its name says.
+    """
+    config = _config(folder)
+    file, expected = folder / "config.json", "a model that is not quantised"
+    faults = [
+        CONTEXT.fault(file=file, pointer=pointer, found=found_text(holder["quantization_config"]), expected=expected)
+        for pointer, holder in (
+            ("/quantization_config", config),
+            ("/text_config/quantization_config", config.get("text_config")),
+        )
+        if isinstance(holder, dict) and holder.get("quantization_config") is not None
+    ]
+    return faults or [*_type_faults(folder)]
+
+
+def _type_faults(folder: Path) -> Iterator[Fault]:
+    """Yield a fault for each file that holds tensors of other types than plain weights have."""
+    for path in _weight_files(folder):
+        types = {name: entry["dtype"] for name, entry in safetensors_header(path).items()}
+        other = sorted(name for name, kind in types.items() if kind not in PLAIN_TYPES | INDEX_TYPES)
+        if other:
+            found = f"{len(other)} tensors of another type, the first {other[0]} ({types[other[0]]})"
+            yield CONTEXT.fault(file=path, found=found, expected=f"weights of type {', '.join(sorted(PLAIN_TYPES))}")
+
+
+def linear_modules(folder: Path) -> dict[str, tuple[int, int]] | None:
+    """Return a Qwen3.5 model's linear modules: full name to shape (out, in).
+
+    These are the modules that an adapter can be put on. Other architectures keep matrices that are not linear modules,
+    under names that only their code knows: for them the answer is ``None``.
+
+    Raises:
+        OSError: If a file cannot be read.
+        ValueError: If a file is not what its name says.
+    """
+    if _config(folder).get("model_type") != ARCHITECTURE:
+        return None
+    headers = map(safetensors_header, _weight_files(folder))
+    matrices = {
+        name.removesuffix(".weight"): (entry["shape"][0], entry["shape"][1])
+        for header in headers
+        for name, entry in header.items()
+        if name.endswith(".weight") and len(entry["shape"]) == MATRIX_DIMENSIONS and not name.startswith(NOT_LOADED)
+    }
+    if TOKEN_EMBEDDING in matrices:  # a tied head shares this matrix, and has no entry of its own
+        matrices.setdefault(HEAD, matrices[TOKEN_EMBEDDING])
+    return {name: shape for name, shape in matrices.items() if name.rpartition(".")[2] not in EMBEDDINGS}
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """Return the files that hold the model's weights: those that the index lists, or all where there is no index."""
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return sorted(folder.glob("*.safetensors"))
+    return [folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    value = json.loads((folder / "config.json").read_text())
+    if not isinstance(value, dict):
+        raise ValueError("config.json is not a JSON object")  # noqa: TRY004 - the value of a file, not of a caller
+    return value

@@ -1,0 +1,200 @@
+"""The completion marker: what a complete run was made of, and what it did.
+
+It is written once, after everything it describes. Every number in it is counted from the run's own files or was
+measured by the ranks; what does not apply to an arm is null, and nothing is a constant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from explicit_learning.accounting.frontier import RankFrontiers
+from explicit_learning.files.hashing import sha256_file
+from explicit_learning.files.typed_json import document, read_document, write_document
+from explicit_learning.rundir import layout
+from explicit_learning.rundir.rank_report import LossTerm
+from explicit_learning.rundir.run_manifest import ImageIdentity, PlanIdentities
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = [
+    "AuditEntry",
+    "CheckpointEntry",
+    "CompletionMarker",
+    "Compute",
+    "Counts",
+    "FinalAdapter",
+    "Launches",
+    "MarkerIdentities",
+    "Memory",
+    "Parameters",
+    "ResumeProbe",
+    "read_marker",
+    "write_marker",
+]
+
+GATE = "completion"
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkerIdentities(PlanIdentities):
+    """Everything that a complete run was made of: what its plan names, and what became of it."""
+
+    plan_sha256: str
+    frozen_config_sha256: str
+    run_manifest_sha256: str
+    base_weights_sha256: str
+    initial_adapter_tensors_sha256: str
+    final_adapter_tensors_sha256: str
+    frozen_commit: str
+    frozen_dirty: bool
+    running_commit: str
+    image: ImageIdentity
+    hardware: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What the run used and made; ``None`` where a count does not apply to the arm."""
+
+    optimizer_steps: int
+    records: int
+    sft_loss_tokens: int | None
+    sft_loss_token_ceiling: int | None
+    sampled_tokens: int | None
+    sampled_token_ceiling: int | None
+    completions: int | None
+    unique_prompt_groups: int | None
+    zero_variance_groups: int | None
+    malformed: int | None
+    truncated: int | None
+    discarded_completions: int | None
+    discarded_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointEntry:
+    """A complete checkpoint: the hash of its mark, and of each other file by relative POSIX path."""
+
+    name: str
+    step: int
+    mark_sha256: str
+    files: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalAdapter:
+    """The final adapter: the hash of each file by relative POSIX path, and the digest of its tensors."""
+
+    files: dict[str, str]
+    tensors_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters:
+    """How many parameters were trained, and the hash of their names."""
+
+    trainable: int
+    names_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launches:
+    """How often the run was started.
+
+    Attributes:
+        count: Launches.
+        resumed_from: Checkpoint of each launch after the first; ``None`` for a restart from the seed.
+        measured: Launches that lived to report memory and time.
+    """
+
+    count: int
+    resumed_from: tuple[str | None, ...]
+    measured: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """One resume audit: its file, the SHA-256 of the file's bytes, and its result."""
+
+    file: str
+    sha256: str
+    checkpoint: str
+    passed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeProbe:
+    """What was proven about interruptions: the hash of the boundary file (smoke runs) and the audits."""
+
+    boundary_sha256: str | None
+    audits: tuple[AuditEntry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Highest memory of each rank over the measured launches."""
+
+    peak_bytes_by_rank: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compute:
+    """Time in training, summed over ranks and measured launches."""
+
+    device_seconds: float
+
+
+@document("completion-marker")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionMarker:
+    """The whole file; its schema describes each field."""
+
+    schema_version: int = SCHEMA_VERSION
+    status: str = "completed"
+    trained: bool
+    run_id: str
+    run_mode: str
+    arm: str
+    seed: int
+    data_seed: int
+    identities: MarkerIdentities
+    counts: Counts
+    accounting: tuple[RankFrontiers, ...]
+    checkpoints: tuple[CheckpointEntry, ...]
+    adapter: FinalAdapter
+    parameters: Parameters
+    reward: dict[str, Any] | None
+    objective: dict[str, Any] | None
+    loss_terms: dict[str, LossTerm]
+    unchanged_adapter_steps: tuple[int, ...]
+    zero_gradient_steps: tuple[int, ...]
+    launches: Launches
+    resume_probe: ResumeProbe | None
+    memory: Memory
+    compute: Compute
+    metrics: dict[str, Any]
+    log_history: tuple[dict[str, Any], ...]
+
+
+def write_marker(run: Path, marker: CompletionMarker) -> str:
+    """Write a marker, whole or not at all, and return the SHA-256 of its bytes.
+
+    Raises:
+        Refusal: If it breaks its schema (exit code 70): a record that readers refuse is not a record.
+        OSError: If it cannot be written.
+    """
+    write_document(run / layout.COMPLETION_MARKER, marker, gate=GATE)
+    return sha256_file(run / layout.COMPLETION_MARKER)
+
+
+def read_marker(run: Path) -> CompletionMarker:
+    """Return a run's marker.
+
+    Raises:
+        Refusal: If it is missing, not strict JSON, or breaks its schema.
+    """
+    return read_document(run / layout.COMPLETION_MARKER, CompletionMarker, gate=GATE)

@@ -1,0 +1,140 @@
+"""Every name and place in a run directory, once (``docs/run-directory.md`` is the table of them).
+
+All names are POSIX paths relative to the run directory, or to the folder that the heading names. Nothing outside this
+file spells them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from explicit_learning.model_files.folders import ADAPTER_FILES
+
+__all__ = [
+    "ADAPTER_CONFIG",
+    "ADAPTER_WEIGHTS",
+    "CHECKPOINT_MARK",
+    "COMPLETION_MARKER",
+    "EVALUATIONS",
+    "EVENTS",
+    "FINAL_ADAPTER",
+    "LOCK",
+    "LOGS",
+    "METRICS",
+    "MODEL_CARD",
+    "OPTIMIZER",
+    "PLAN",
+    "REFERENCE_ADAPTER",
+    "RESUME_AUDITS",
+    "RUN_MANIFEST",
+    "SCHEDULER",
+    "SET_ASIDE",
+    "SMOKE_BOUNDARY",
+    "TENSORBOARD",
+    "TRAINER_STATE",
+    "checkpoint_name",
+    "counters_file",
+    "default_run_folder",
+    "default_runs_folder",
+    "evaluation_file",
+    "frontiers_file",
+    "launcher_log",
+    "random_streams_file",
+    "rank_log",
+    "resume_audit_file",
+    "state_digests_file",
+    "step_of",
+]
+
+# --- the run directory: what a run is, and how far it has come
+PLAN = "plan.json"
+RUN_MANIFEST = "run-manifest.json"
+COMPLETION_MARKER = "training-complete.json"
+EVENTS = "events.jsonl"
+METRICS = "metrics.jsonl"
+SMOKE_BOUNDARY = "smoke-resume-boundary.json"
+LOCK = ".lock"
+
+# --- its folders; accounting/ is named by `explicit_learning.accounting`
+FINAL_ADAPTER = "final-adapter"
+RESUME_AUDITS = "resume-audits"
+SET_ASIDE = "set-aside"
+EVALUATIONS = "evaluations"
+LOGS = "logs"
+TENSORBOARD = "tensorboard"
+
+# --- an adapter's folder: the final one, and each checkpoint
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = ADAPTER_FILES
+MODEL_CARD = "README.md"
+
+# --- a checkpoint's folder
+CHECKPOINT_MARK = "complete.json"
+REFERENCE_ADAPTER = "ref"
+OPTIMIZER = "optimizer.pt"
+SCHEDULER = "scheduler.pt"
+TRAINER_STATE = "trainer_state.json"
+
+_CHECKPOINT = re.compile(r"checkpoint-([1-9][0-9]*)")
+
+
+def default_runs_folder() -> Path:
+    """Return the folder of all runs: ``$EXPLICIT_RUNS``, else ``runs``."""
+    return Path(os.environ.get("EXPLICIT_RUNS") or "runs")
+
+
+def default_run_folder(run_id: str) -> Path:
+    """Return the folder of a run for which none is named."""
+    return default_runs_folder() / run_id
+
+
+def checkpoint_name(step: int) -> str:
+    """Return the name of the checkpoint after a step (transformers' own naming)."""
+    return f"checkpoint-{step}"
+
+
+def step_of(name: str) -> int | None:
+    """Return the step of a checkpoint's name, or ``None`` for any other name."""
+    match = _CHECKPOINT.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def frontiers_file(rank: int) -> str:
+    """Return where a rank's accounting frontiers lie in a checkpoint."""
+    return f"accounting/rank-{rank}.json"
+
+
+def state_digests_file(rank: int) -> str:
+    """Return where the digests of a rank's state lie in a checkpoint."""
+    return f"state-digests-rank-{rank}.json"
+
+
+def random_streams_file(rank: int) -> str:
+    """Return where a rank's random streams lie in a checkpoint."""
+    return f"random-streams-rank-{rank}.pt"
+
+
+def counters_file(rank: int) -> str:
+    """Return where a rank's counters lie in a checkpoint."""
+    return f"counters-rank-{rank}.json"
+
+
+def resume_audit_file(checkpoint: str, launch_id: str) -> str:
+    """Return where the audit of a launch that resumed a checkpoint lies."""
+    return f"{RESUME_AUDITS}/{checkpoint}-{launch_id}.json"
+
+
+def evaluation_file(name: str) -> str:
+    """Return where an evaluation lies; its name is a hash of what it depends on."""
+    return f"{EVALUATIONS}/{name}/evaluation.json"
+
+
+def rank_log(rank: int) -> str:
+    """Return where a rank's log lies."""
+    return f"{LOGS}/rank-{rank}.log"
+
+
+def launcher_log(node: int | None = None) -> str:
+    """Return where the log of the launcher lies, or of one node's launcher where there are several."""
+    return f"{LOGS}/launcher.log" if node is None else f"{LOGS}/launcher-node-{node}.log"

@@ -1,0 +1,117 @@
+"""Whose folder is it?
+
+A run directory is evidence: two plans in one folder, or a second run over a finished one, would spoil it. The gates ask
+before anything starts, and the run asks again once it holds the lock, because whoever held it a moment ago may have
+completed the run.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from explicit_learning.errors import Context, ExitCode, Refusal
+from explicit_learning.files.atomic import TEMPORARY_PREFIX
+from explicit_learning.rundir import layout
+from explicit_learning.rundir.run_manifest import read_run_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from explicit_learning.errors import Fault
+
+__all__ = ["OTHER_FOLDER", "ownership_faults", "require_own_folder"]
+
+OTHER_FOLDER = "choose another folder (--out)"
+CONTEXT = Context(gate="output", fix=OTHER_FOLDER, exit_code=ExitCode.OUTPUT)
+UNFINISHED = "an unfinished run, or no folder"
+# Neither makes a folder somebody's: a volume's own folder, and an earlier attempt that ended before its plan was there.
+IGNORED = {layout.LOCK, "lost+found"}
+PLAN_LIMIT = 16 * 2**20
+NAMES_SHOWN = 5
+
+
+def require_own_folder(folder: Path, frozen_config_sha256: str) -> None:
+    """Refuse to run a plan in a folder that is not its own, or in which its run has ended.
+
+    Raises:
+        Refusal: With the faults of `ownership_faults`.
+    """
+    if faults := ownership_faults(folder, frozen_config_sha256):
+        raise Refusal(faults)
+
+
+def ownership_faults(folder: Path, frozen_config_sha256: str | None) -> list[Fault]:
+    """Return why a run cannot start or go on in a folder because of what the folder holds.
+
+    Args:
+        folder: The run folder; it may be missing.
+        frozen_config_sha256: Identity of the plan; a folder that holds an unfinished run of this plan is there to be
+            resumed. ``None`` (no plan yet) accepts only a folder that holds nothing.
+
+    Returns:
+        Faults with exit code 73 (the folder is another's, or the run is complete), 79 (the run's token budget has
+        ended) or 65 (its run manifest is damaged).
+
+    Raises:
+        OSError: If the folder cannot be read.
+    """
+    return list(_faults(folder, frozen_config_sha256)) if folder.is_dir() else []
+
+
+def _faults(folder: Path, frozen_config_sha256: str | None) -> Iterator[Fault]:
+    names = {entry.name for entry in folder.iterdir() if not entry.name.startswith(TEMPORARY_PREFIX)} - IGNORED
+    if not names:
+        return
+    context = CONTEXT.at(folder)
+    owner = _owner(folder / layout.PLAN) if layout.PLAN in names else None
+    records = sorted(names & {layout.RUN_MANIFEST, layout.COMPLETION_MARKER})
+    if owner is None and records:
+        found = f"{' and '.join(records)} without the {layout.PLAN} of a run"
+        yield context.fault(found=found, expected="a whole run, or no folder")
+    elif owner is None:
+        found = f"it holds files that do not belong to a run: {', '.join(sorted(names)[:NAMES_SHOWN])}"
+        yield context.fault(found=found, expected="an empty folder, or no folder")
+    elif owner != frozen_config_sha256:
+        expected = f"a run of plan {frozen_config_sha256}" if frozen_config_sha256 else "an empty folder, or no folder"
+        yield context.fault(found=f"it holds a run of another plan ({owner})", expected=expected)
+    elif layout.RUN_MANIFEST in names:
+        yield from _end_faults(context, folder, has_marker=layout.COMPLETION_MARKER in names)
+    elif layout.COMPLETION_MARKER in names:
+        found = f"{layout.COMPLETION_MARKER} without {layout.RUN_MANIFEST}"
+        yield context.fault(found=found, expected="a whole run, or no folder")
+
+
+def _end_faults(context: Context, folder: Path, *, has_marker: bool) -> Iterator[Fault]:
+    """Look at how far the plan's run has come.
+
+    A crash can keep the run manifest from recording what the marker records: that run is left to be finalised.
+    """
+    try:
+        status = read_run_manifest(folder).status
+    except Refusal as refusal:
+        yield from refusal.faults
+        return
+    if status == "completed":
+        fix = f"use what is there, or {OTHER_FOLDER} to run again"
+        yield context.fault(found="this run is already complete", expected=UNFINISHED, fix=fix)
+    elif status == "budget_exhausted" and not has_marker:
+        yield context.fault(
+            found="the token budget of this run has ended",
+            expected="a run with tokens left",
+            fix=f"freeze a plan with a larger budget.max_completion_tokens_per_run, and {OTHER_FOLDER}",
+            exit_code=ExitCode.BUDGET_EXHAUSTED,
+        )
+
+
+def _owner(plan: Path) -> str | None:
+    """Return the frozen hash of the plan that a run folder holds; ``None`` if the file is not a plan."""
+    with plan.open("rb") as stream:
+        data = stream.read(PLAN_LIMIT)
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    sha256 = value.get("frozen_config_sha256") if isinstance(value, dict) else None
+    return sha256 if isinstance(sha256, str) else None

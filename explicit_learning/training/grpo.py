@@ -1,0 +1,284 @@
+"""The trainer under all RL arms: TRL's GRPO with everything pinned that would make arms or runs differ.
+
+TRL keeps the step: advantages, the clipped objective, the KL to the reference, accumulation. This class owns the rest:
+which completion is sampled when (`Schedule`), how a token is chosen (`constraint`), how a completion is scored
+(`rewards`), what is recorded (`Records`), and what a checkpoint holds (`CheckpointingTrainer`). Objectives with further
+terms extend it; they find a micro-batch's rows in ``inputs``, in the order that TRL shuffled them to.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import Sampler
+from trl import GRPOTrainer
+from trl.trainer.utils import pad
+
+from explicit_learning.errors import Context
+from explicit_learning.launch.outcomes import NonFiniteLossError
+from explicit_learning.rewards import check_columns, score
+from explicit_learning.training.collectives import gather, sum_over_ranks
+from explicit_learning.training.constraint import AllowedMass, Sampled, generate_constrained, uniforms
+from explicit_learning.training.objectives.loss_term_check import check_term, declare_terms
+from explicit_learning.training.prompt_limit import refuse_long_prompt
+from explicit_learning.training.records import Completion
+from explicit_learning.training.state.checkpointing import CheckpointingTrainer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from explicit_learning.plan.typed_plan import Plan, Reward
+    from explicit_learning.training.constraint import Constraint
+    from explicit_learning.training.rollouts import RolloutRows, SlotPrompt
+    from explicit_learning.training.schedule import Schedule
+
+__all__ = ["AlignedGRPOTrainer"]
+
+CONTEXT = Context(gate="model")
+
+
+class _ScheduleSampler(Sampler[int]):
+    """The run's row indices, in order; resuming skips whole batches of them without building their rows."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+
+    def __iter__(self) -> Iterator[int]:
+        return self._schedule.row_indices()
+
+    def __len__(self) -> int:
+        return len(self._schedule)
+
+
+def _answer(**_: Any) -> list[float]:
+    """Give the reward its name in TRL's metrics; `_calculate_rewards` does the scoring."""
+    raise AssertionError("completions are scored by AlignedGRPOTrainer")
+
+
+_answer.__name__ = "answer"
+
+
+class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
+    """GRPO on comparison slots."""
+
+    def __init__(
+        self,
+        *,
+        plan: Plan,
+        weights: Reward,
+        schedule: Schedule,
+        rows: RolloutRows,
+        constraint: Constraint,
+        **kwargs: Any,
+    ) -> None:
+        self._plan = plan
+        self._weights = weights
+        self._schedule = schedule
+        self._constraint = constraint
+        self._slot_prompts: list[SlotPrompt] = []
+        self._policy_log_probs: torch.Tensor | None = None
+        # TRL pads prompt ids on the left itself, but lets the processor pad the fields of each token: with a tokenizer
+        # that pads on the right, the image positions of prompts of different lengths would be shifted.
+        kwargs["processing_class"].tokenizer.padding_side = "left"
+        super().__init__(reward_funcs=[_answer], train_dataset=rows, **kwargs)
+        self._check_terminal_tokens()
+        declare_terms(self.loop.counters, ("policy",))
+
+    def _check_terminal_tokens(self) -> None:
+        """Refuse terminal tokens that TRL would take for content: it reads only the tokenizer's EOS and pad."""
+        known = {self._tokenizer.eos_token_id, self._tokenizer.pad_token_id}
+        unknown = sorted(set(self._constraint.terminal) - known)
+        if unknown:
+            raise CONTEXT.refusal(
+                pointer="/generation/terminal_token_ids",
+                found=f"{unknown}, which are neither the tokenizer's end-of-sequence nor its padding token",
+                expected=f"terminal tokens among {sorted(known)}: TRL masks completions that end with another one",
+                fix="use a tokenizer whose eos_token and pad_token are the model's end-of-sequence tokens",
+            )
+
+    # --- data -----------------------------------------------------------------------------------------------------
+
+    def loader_batch_size(self) -> int:
+        """Return a rank's rows per generation cycle: TRL asks for all of them at once."""
+        return self._schedule.geometry.rows_per_rank
+
+    def row_sampler(self) -> Sampler[int]:
+        """Return the schedule's order over all ranks."""
+        return _ScheduleSampler(self._schedule)
+
+    def restore_counters(self, folder: Path) -> None:
+        """Take over a checkpoint's counters, TRL's count of backward passes among them."""
+        self._step = self.state.global_step * self.args.gradient_accumulation_steps
+        super().restore_counters(folder)
+
+    # --- rollouts -------------------------------------------------------------------------------------------------
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        if not all(inputs):
+            raise AssertionError("the run started inside a generation cycle, whose rows were sampled earlier")
+        self._slot_prompts = [row["slot_prompt"] for row in inputs]
+        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        return output | {"slot_prompt": list(self._slot_prompts)}
+
+    def _generate_single_turn(
+        self, prompt_ids: list[list[int]], images: Any, multimodal_fields: dict[str, Any]
+    ) -> tuple[list[list[int]], None]:
+        """Sample one constrained completion per row, each from its own stream of numbers."""
+        del images
+        generation = self._plan.generation
+        self._refuse_long_prompts(prompt_ids)
+        numbers = torch.stack(
+            [
+                uniforms(
+                    seed=self._plan.seed,
+                    slot_id=prompt.rollout.slot_id,
+                    visit=prompt.rollout.visit,
+                    generation=prompt.rollout.generation,
+                    count=generation.max_completion_tokens,
+                )
+                for prompt in self._slot_prompts
+            ]
+        )
+        chooser = Sampled(numbers=numbers, temperature=generation.temperature, top_p=generation.top_p)
+        model = self.accelerator.unwrap_model(self.model_wrapped)
+        was_training = model.training
+        model.eval()
+        try:
+            with self._without_checkpointing(model):
+                ids, mass = generate_constrained(
+                    model,
+                    self._model_inputs(prompt_ids, multimodal_fields),
+                    constraint=self._constraint,
+                    chooser=chooser,
+                    max_tokens=generation.max_completion_tokens,
+                    pad=int(self._tokenizer.pad_token_id),
+                    temperature=generation.temperature,
+                )
+        except FloatingPointError as error:
+            raise NonFiniteLossError(self.state.global_step + 1, math.nan) from error
+        model.train(was_training)
+        self._log_mass(mass)
+        return ids, None
+
+    def _refuse_long_prompts(self, prompt_ids: list[list[int]]) -> None:
+        limit = self._plan.generation.max_prompt_tokens
+        for ids, prompt in zip(prompt_ids, self._slot_prompts, strict=True):
+            refuse_long_prompt(prompt.rollout.slot_id, len(ids), limit=limit)
+
+    def _without_checkpointing(self, model: Any) -> Any:
+        """Return a context without gradient checkpointing, which would turn off the cache that generation needs."""
+        from trl.models.utils import disable_gradient_checkpointing
+
+        return disable_gradient_checkpointing(model, {"use_reentrant": False})
+
+    def _model_inputs(self, prompt_ids: list[list[int]], fields: dict[str, Any]) -> dict[str, torch.Tensor]:
+        """Return left-padded inputs on the device; per-token fields are padded like the ids."""
+        tokens = [torch.tensor(ids) for ids in prompt_ids]
+        inputs = {
+            "input_ids": pad(tokens, padding_value=self._tokenizer.pad_token_id, padding_side="left"),
+            "attention_mask": pad([torch.ones_like(ids) for ids in tokens], padding_value=0, padding_side="left"),
+        }
+        for name, value in fields.items():
+            if isinstance(value, torch.Tensor):
+                inputs[name] = value
+            else:
+                inputs[name] = pad([torch.tensor(row) for row in value], padding_value=0, padding_side="left")
+        return {name: value.to(self.accelerator.device) for name, value in inputs.items()}
+
+    def _log_mass(self, mass: AllowedMass) -> None:
+        ranks = gather((mass.tokens, mass.total, mass.least), self._schedule.geometry.ranks)
+        tokens = sum(count for count, _, _ in ranks)
+        self._metrics["train"]["constraint/allowed_mass_mean"].append(sum(part for _, part, _ in ranks) / tokens)
+        self._metrics["train"]["constraint/allowed_mass_min"].append(min(least for _, _, least in ranks))
+
+    # --- loss -----------------------------------------------------------------------------------------------------
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+        """Return GRPO's own loss of a backward pass, and record whether it has a gradient.
+
+        It has none where all completions of each group have one reward.
+        """
+        loss: torch.Tensor = super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call] # TRL names no types here
+        if self._policy_log_probs is None:
+            raise AssertionError("the policy loss did not score the sampled tokens")
+        check_term(self.loop.counters, "policy", loss, [self._policy_log_probs])
+        return loss
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        scored = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        if scored[0].requires_grad:
+            self._policy_log_probs = scored[0]
+        return scored
+
+    # --- rewards --------------------------------------------------------------------------------------------------
+
+    def _calculate_rewards(
+        self,
+        inputs: list[dict[str, Any]],
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        completion_ids_list: list[list[int]],
+    ) -> torch.Tensor:
+        """Score and record this rank's completions; return all ranks' rewards, shape (completions, 1).
+
+        A truncated completion's reward is NaN here; TRL leaves it out of the group's baseline.
+        """
+        slot_prompts = [row["slot_prompt"] for row in inputs]
+        check_columns(
+            len(slot_prompts), {"prompts": prompts, "completions": completions, "completion_ids": completion_ids_list}
+        )
+        scored = [
+            self._scored_completion(prompt, ids) for prompt, ids in zip(slot_prompts, completion_ids_list, strict=True)
+        ]
+        if self.records is None:
+            raise AssertionError("an RL arm has a ledger and a trace")
+        self.records.append(scored, optimizer_step=self.state.global_step)
+        rewards = torch.tensor(
+            [[item.score.total if item.score.in_baseline else torch.nan] for item in scored],
+            dtype=torch.float32,
+            device=self.accelerator.device,
+        )
+        gathered: torch.Tensor = self.accelerator.gather(rewards)
+        self._count_completions(scored, gathered)
+        return gathered
+
+    def _scored_completion(self, prompt: SlotPrompt, ids: list[int]) -> Completion:
+        text = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        terminated = ids[-1] in self._constraint.terminal
+        result = score(
+            text,
+            terminated=terminated,
+            gold=prompt.gold,
+            answer_type=prompt.answer_type,
+            choices=prompt.choices,
+            weights=self._weights,
+        )
+        return Completion(prompt=prompt, ids=tuple(ids), text=text, terminated=terminated, score=result)
+
+    def _count_completions(self, scored: list[Completion], rewards: torch.Tensor) -> None:
+        """Add up over all ranks the counts that are reported beside the mean reward."""
+        malformed, truncated, right = sum_over_ranks(
+            [
+                sum(not item.score.valid for item in scored),
+                sum(not item.terminated for item in scored),
+                sum(item.score.components["answer"] > 0 for item in scored),
+            ],
+            self.accelerator.device,
+        )
+        groups = rewards.view(-1, self._schedule.geometry.generations)
+        least = groups.nan_to_num(nan=torch.inf).amin(dim=1)
+        most = groups.nan_to_num(nan=-torch.inf).amax(dim=1)
+        flat = int((least >= most).sum())
+        counters = self.loop.counters
+        counters.malformed += malformed
+        counters.truncated += truncated
+        counters.zero_variance_groups += flat
+        metrics = self._metrics["train"]
+        count = rewards.shape[0]
+        metrics["completions/malformed_ratio"].append(malformed / count)
+        metrics["completions/truncated_ratio"].append(truncated / count)
+        metrics["completions/right_ratio"].append(right / count)
+        metrics["groups/zero_variance"].append(float(flat))

@@ -1,0 +1,98 @@
+"""Measurements that the completion marker records and that no file of the run holds."""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from explicit_learning.files.canonical import sha256_json
+from explicit_learning.plan.geometry import Geometry
+from explicit_learning.rundir.rank_report import LossTerm, RankReport
+from explicit_learning.training.collectives import sum_over_ranks
+from explicit_learning.training.metrics import logged_rows
+from explicit_learning.training.objectives.loss_term_check import checked_terms
+from explicit_learning.training.policy import ADAPTER, base_tensors, trainable_names
+from explicit_learning.training.state.adapters import adapter_tensors
+from explicit_learning.training.state.digests import live_tensors_sha256
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+
+    from explicit_learning.training.state.checkpointing import CheckpointingTrainer
+
+__all__ = ["WeightDigests", "peak_memory_bytes", "rank_report"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightDigests:
+    """Digests of a policy's weights at one moment.
+
+    Attributes:
+        base: Of the base model's parameters and buffers.
+        adapter: Of the policy's adapter.
+    """
+
+    base: str
+    adapter: str
+
+    @classmethod
+    def of(cls, model: PeftModel) -> WeightDigests:
+        """Digest the unwrapped model's weights as they are now."""
+        return cls(
+            base=live_tensors_sha256(base_tensors(model)), adapter=live_tensors_sha256(adapter_tensors(model, ADAPTER))
+        )
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Return this process's highest memory so far: allocated on the GPU, or resident on a CPU."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def rank_report(trainer: CheckpointingTrainer, *, initial: WeightDigests) -> RankReport:
+    """Return a rank's measurements of the run that it has finished; all ranks call this together.
+
+    Args:
+        trainer: The trainer, after its last step.
+        initial: The weights before this launch's first step: the initial adapter, not the one that was resumed.
+    """
+    loop, state, records = trainer.loop, trainer.state, trainer.records
+    geometry = Geometry.of(loop.context.manifest.plan)
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    counters, device = loop.counters, trainer.args.device
+    tokens = completions = loss_tokens = None
+    used = state.global_step * geometry.rows_per_cycle
+    if records is None:
+        [loss_tokens] = sum_over_ranks([counters.loss_tokens], device)
+    else:
+        tokens, completions = sum_over_ranks([records.ledger.tokens, records.ledger.rows], device)
+        used = geometry.cycles(state.global_step) * geometry.slots_per_cycle
+    finite = counters.finite_steps == state.global_step
+    cross_entropy = LossTerm(present=finite, finite=finite, gradient=counters.gradient_steps > 0)
+    final = WeightDigests.of(model)
+    return RankReport(
+        rank=loop.context.rank,
+        world_size=loop.context.world_size,
+        optimizer_steps=state.global_step,
+        records=used,
+        sft_loss_tokens=loss_tokens,
+        sampled_tokens=tokens,
+        completions=completions,
+        prompts_truncated=0,
+        trainable_parameters=sum(part.numel() for part in model.parameters() if part.requires_grad),
+        trainable_parameter_names_sha256=sha256_json(trainable_names(model)),
+        initial_adapter_tensors_sha256=initial.adapter,
+        final_adapter_tensors_sha256=final.adapter,
+        base_weights_before_sha256=initial.base,
+        base_weights_after_sha256=final.base,
+        peak_memory_bytes=peak_memory_bytes(device),
+        device_seconds=loop.seconds,
+        unchanged_adapter_steps=tuple(counters.unchanged_adapter_steps),
+        zero_gradient_steps=tuple(counters.zero_gradient_steps),
+        loss_terms={"cross_entropy": cross_entropy} if records is None else checked_terms(counters, device),
+        log_history=tuple(logged_rows(state.log_history)),
+    )

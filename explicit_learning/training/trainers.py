@@ -1,0 +1,139 @@
+"""From a plan to the trainer that runs it: its data, its arguments, and the callback around its steps."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from transformers import PrinterCallback
+
+from explicit_learning.arms import ARMS
+from explicit_learning.data.images import ImageStore
+from explicit_learning.data.prompt import load_system_prompt
+from explicit_learning.data.reading import read_sft_rows, read_slot_rows
+from explicit_learning.data.slots import slot_manifest_sha256
+from explicit_learning.errors import Context
+from explicit_learning.plan.geometry import Geometry
+from explicit_learning.training.arguments import grpo_arguments, sft_arguments
+from explicit_learning.training.constraint import compile_constraint
+from explicit_learning.training.objectives.build import objective_trainer
+from explicit_learning.training.rollouts import RolloutRows
+from explicit_learning.training.schedule import Schedule
+from explicit_learning.training.sft import OnePassSFTTrainer, SftRows
+from explicit_learning.training.step_loop import LoopState, StepCallback
+from explicit_learning.training.tokens import loss_token_counts, sft_order, sft_prefix
+
+if TYPE_CHECKING:
+    from explicit_learning.launch.rank import RankContext
+    from explicit_learning.training.policy import Policy
+    from explicit_learning.training.records import Records
+    from explicit_learning.training.state.checkpointing import CheckpointingTrainer
+
+__all__ = ["build_trainer"]
+
+CONTEXT = Context(gate="data")
+
+
+def build_trainer(
+    context: RankContext, policy: Policy, records: Records | None, checkpoint: Path | None
+) -> CheckpointingTrainer:
+    """Return the trainer of the plan's arm.
+
+    Args:
+        context: The rank's place in the run.
+        policy: The model with its adapter.
+        records: The rank's open ledger and trace; ``None`` in SFT arms.
+        checkpoint: The checkpoint that is resumed, if any.
+
+    Raises:
+        Refusal: If the data is not what the plan was frozen with.
+    """
+    plan = context.manifest.plan
+    loop = LoopState(
+        context=context,
+        cycle=Geometry.of(plan).iterations,
+        budget_is_short=records.budget_is_short if records else bool,
+    )
+    build = _grpo_trainer if plan.samples else _sft_trainer
+    trainer = build(context, policy, loop, records)
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(StepCallback(loop, partial(trainer.restore_counters, checkpoint) if checkpoint else None))
+    return trainer
+
+
+def _sft_trainer(
+    context: RankContext, policy: Policy, loop: LoopState, records: Records | None
+) -> CheckpointingTrainer:
+    manifest = context.manifest
+    plan, system = manifest.plan, load_system_prompt(Path(manifest.paths.prompt))
+    rows = sft_order(read_sft_rows(Path(manifest.paths.dataset)), arm=plan.arm, data_seed=plan.data_seed)
+    counted = sft_prefix(
+        loss_token_counts(policy.processor, rows, system),
+        rows_per_step=Geometry.of(plan).rows_per_cycle,
+        max_loss_tokens=plan.budget.max_sft_loss_tokens,
+    )
+    steps, loss_tokens = plan.optimisation.max_steps, plan.budget.planned_sft_loss_tokens
+    if (counted.steps, counted.loss_tokens) != (steps, loss_tokens):
+        raise CONTEXT.refusal(
+            file=manifest.paths.dataset,
+            pointer="/budget/planned_sft_loss_tokens",
+            found=f"{counted.steps} steps with {counted.loss_tokens} loss tokens",
+            expected=f"{steps} steps with {loss_tokens} loss tokens, as planned",
+            fix="freeze the draft again with this data and this model",
+        )
+    adapted_head = any(name.rpartition(".")[2] == "lm_head" for name in policy.targets)
+    return OnePassSFTTrainer(
+        loop=loop,
+        records=records,
+        model=policy.model,
+        args=sft_arguments(context, adapted_head=adapted_head),
+        rows=SftRows(rows[: counted.records], system=system, images=ImageStore(Path(manifest.paths.asset_root))),
+        max_prompt_tokens=plan.generation.max_prompt_tokens,
+        processing_class=policy.processor,
+    )
+
+
+def _grpo_trainer(
+    context: RankContext, policy: Policy, loop: LoopState, records: Records | None
+) -> CheckpointingTrainer:
+    manifest = context.manifest
+    plan, system = manifest.plan, load_system_prompt(Path(manifest.paths.prompt))
+    images = ImageStore(Path(manifest.paths.asset_root))
+    slots = read_slot_rows(Path(manifest.paths.dataset))
+    identity = slot_manifest_sha256(slots)
+    if identity != plan.data.slot_manifest_sha256:
+        raise CONTEXT.refusal(
+            file=manifest.paths.dataset,
+            pointer="/data/slot_manifest_sha256",
+            found=identity,
+            expected=str(plan.data.slot_manifest_sha256),
+            fix="restore the slots that the plan was frozen with, or freeze the draft again with these",
+        )
+    if plan.reward is None:
+        raise ValueError(f"the arm {plan.arm} has no reward")
+    schedule = Schedule(
+        slot_ids=tuple(slot.slot_id for slot in slots),
+        data_seed=plan.data_seed,
+        geometry=Geometry.of(plan),
+        steps=plan.optimisation.max_steps,
+    )
+    trainer, terms = objective_trainer(manifest, slots, processor=policy.processor, images=images, system=system)
+    return trainer(
+        **terms,
+        loop=loop,
+        records=records,
+        plan=plan,
+        weights=plan.reward,
+        schedule=schedule,
+        rows=RolloutRows(slots, arm=ARMS[plan.arm], schedule=schedule, system=system, images=images),
+        constraint=compile_constraint(
+            policy.processor.tokenizer,
+            regex=plan.generation.answer_regex,
+            vocabulary=policy.model.get_output_embeddings().weight.shape[0],
+            terminal=plan.generation.terminal_token_ids,
+        ),
+        model=policy.model,
+        args=grpo_arguments(context),
+        processing_class=policy.processor,
+    )

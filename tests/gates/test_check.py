@@ -1,0 +1,101 @@
+"""All gates at once: `el check` asks for everything that `el run` asks for."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from explicit_learning.data.dataset import check_dataset
+from explicit_learning.data.image_grid import ResizeRules
+from explicit_learning.errors import ExitCode, Refusal, exit_code_of
+from explicit_learning.files.resources import ASSETS, PLANS
+from explicit_learning.freeze.freezing import freeze
+from explicit_learning.gates.check import check_plan
+from explicit_learning.gates.trackers import TRACKERS_VARIABLE, named_trackers
+from explicit_learning.inputs.data import image_tokens_per_row
+from explicit_learning.plan.reading import read_plan
+from tests.support.dataset_builder import Builder, image_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from explicit_learning.errors import Fault
+
+TINY = ASSETS / "tiny-vlm" / "model"
+# Where these tests run, the environment need not be the plan's: a fault about it is none of theirs.
+ELSEWHERE = {"environment", "lock", "image"}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Builder:
+    return Builder(tmp_path / "data")
+
+
+@pytest.fixture
+def plan(data: Builder, demo_adapter: Path, tmp_path: Path) -> Path:
+    file, out = PLANS / "demo" / "answer_grpo.json", tmp_path / "plan.json"
+    draft: dict[str, Any] = json.loads(file.read_text()) | {"data": {"manifest": str(data.write())}}
+    draft["initial_adapter"] = {"path": str(demo_adapter)}
+
+    def no_sft(*_: Any) -> Any:
+        raise AssertionError("an RL draft has no SFT pass to count")
+
+    freeze(draft, file=file, out=out, count_sft=no_sft)
+    return out
+
+
+def faults(plan: Path) -> list[Fault]:
+    return [fault for fault in check_plan(read_plan(plan), out=None).faults if fault.gate not in ELSEWHERE]
+
+
+def test_a_plan_in_order_has_no_fault(plan: Path) -> None:
+    assert faults(plan) == []
+
+
+@pytest.mark.parametrize("run_mode", ["main", "smoke"])
+def test_an_unknown_tracker_is_refused_by_check_and_run_alike(
+    plan: Path, monkeypatch: pytest.MonkeyPatch, run_mode: str
+) -> None:
+    monkeypatch.setenv(TRACKERS_VARIABLE, "wandb")
+    (fault,) = faults(plan)
+    assert (fault.gate, fault.pointer, fault.found) == ("trackers", "EXPLICIT_REPORT_TO", '"wandb"')
+    assert exit_code_of([fault]) == ExitCode.USAGE
+    with pytest.raises(Refusal) as caught:
+        named_trackers({TRACKERS_VARIABLE: "wandb"}, run_mode=run_mode)
+    assert caught.value.faults == (fault,)
+
+
+@pytest.mark.checkout
+def test_code_whose_commit_is_not_known_is_refused(plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (fault,) = faults(plan)
+    assert (fault.gate, fault.found) == ("code", "no git on this machine")
+    assert exit_code_of([fault]) == ExitCode.ENVIRONMENT
+
+
+@pytest.mark.parametrize(
+    ("size", "tokens"),
+    [
+        # Fewer than 1024 pixels: both sides grow by sqrt(1024 / pixels), and are rounded up to whole cells of 32.
+        ((8, 6), 2),
+        ((20, 10), 2),
+        ((16, 8), 2),
+        # From there on, sides are rounded to the nearest cell, whatever their number of pixels.
+        ((64, 64), 4),
+        ((79, 33), 2),
+        # More than 524,288 pixels: both sides shrink.
+        ((2000, 2000), 22 * 22),
+    ],
+)
+def test_image_tokens_follow_the_models_own_resize(data: Builder, size: tuple[int, int], tokens: int) -> None:
+    view = data.slots[3]["selected_view"]
+    entry = image_bytes(data.folder, "images/other.png", 90, size)
+    data.images.append(entry)
+    named = view["images"][0] | {name: entry[name] for name in ("path", "sha256", "width", "height")}
+    view["images"] = data.sft[3]["images"] = [named | {"image_index": index} for index in range(3)]
+    checked = check_dataset(data.write())
+    assert checked.faults == ()
+    # All other rows show one image of 8 x 6 pixels.
+    assert image_tokens_per_row(checked, ResizeRules.of_model(TINY)) == 3 * tokens

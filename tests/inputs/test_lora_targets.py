@@ -1,0 +1,33 @@
+"""Short names that reach exactly the modules with an adapter."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from explicit_learning.inputs.lora_targets import shortest_suffixes
+
+
+def test_suffix_grows_only_where_it_would_reach_another_module() -> None:
+    targets = ["visual.blocks.0.attn.proj", "visual.blocks.1.attn.proj", "layers.0.q_proj"]
+    others = ["visual.patch_embed.proj", "layers.0"]
+    assert shortest_suffixes(targets, others) == ["attn.proj", "q_proj"]
+
+
+NAMES = st.lists(st.sampled_from("abc"), min_size=1, max_size=4).map(".".join)
+
+
+@given(names=st.sets(NAMES, min_size=1))
+def test_suffixes_name_all_targets_and_no_other_module(names: set[str]) -> None:
+    ordered = sorted(names)
+    targets = set(ordered[::2])
+    others = names - targets
+
+    def named(name: str, suffixes: list[str]) -> bool:
+        return any(name == suffix or name.endswith(f".{suffix}") for suffix in suffixes)
+
+    suffixes = shortest_suffixes(targets, others)
+    assert all(named(name, suffixes) for name in targets)
+    # A target whose whole name is another module's suffix fits that module too; it is then named in full.
+    reached = {name for name in others if named(name, suffixes)}
+    assert all(any(name.endswith(f".{target}") for target in targets) for name in reached)

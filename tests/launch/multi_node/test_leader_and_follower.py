@@ -1,0 +1,147 @@
+"""Node 0 and a node that follows it, both in this process and without ranks: what each sends, and how each ends."""
+
+from __future__ import annotations
+
+import os
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.files.typed_json import to_json
+from explicit_learning.launch.multi_node.nodes import MultiNodeError, NodePlace
+from explicit_learning.launch.outcomes import NodeEnd, RankEnd
+from explicit_learning.launch.signals import StopRequest
+from explicit_learning.rundir.events import read_events
+from explicit_learning.rundir.launch_manifest import (
+    MANIFEST_SHA256_VARIABLE,
+    MANIFEST_VARIABLE,
+    FollowerManifest,
+    read_launch_manifest,
+    write_launch_manifest,
+)
+from explicit_learning.rundir.outcome import RankOutcome
+from tests.support.finished_run import HARDWARE, IMAGE, Run, plan_document
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from explicit_learning.rundir.launch_manifest import LaunchManifest
+
+pytestmark = pytest.mark.slow  # imports torch
+
+
+def ended(rank: int, facts: dict[str, Any]) -> NodeEnd:
+    outcome = RankOutcome(status="completed", optimizer_step=3, facts=facts)
+    end = RankEnd(outcome=outcome, written_at=1.5, exit_code=0, failed_first=False)
+    return NodeEnd(ranks={str(rank): end}, kill_reason=None)
+
+
+class Pair:
+    """A prepared run, its launch manifest, and the places of two nodes."""
+
+    def __init__(self, folder: Path) -> None:
+        run = Run.of(folder / "run", plan_document())
+        run.prepare()
+        self.folder, self.manifest = folder, run.launch_manifest()
+        with closing(socket.create_server(("127.0.0.1", 0))) as free:
+            port = int(free.getsockname()[1])
+        self.place = NodePlace(
+            count=2, rank=0, host="127.0.0.1", port=port, rendezvous_id="x", address="127.0.0.1", interface="lo"
+        )
+
+    def joining(self, **changes: Any) -> FollowerManifest:
+        node = FollowerManifest(
+            plan=self.manifest.plan,
+            run_folder=self.manifest.run_folder,
+            paths=replace(self.manifest.paths, model="/where/node/1/has/it"),
+            running_commit=self.manifest.running_commit,
+            hardware=HARDWARE,
+            image=IMAGE,
+        )
+        return replace(node, **changes)
+
+    def lead(self, code: ExitCode) -> list[NodeEnd]:
+        from explicit_learning.launch.multi_node.leader import Leader
+
+        leader = Leader(self.place, stop=StopRequest())
+        try:
+            return leader.run(self.manifest, lambda _: ended(0, {}))
+        finally:
+            leader.send_exit_code(code)
+
+    def follow(
+        self, joining: FollowerManifest, run_ranks: Callable[[LaunchManifest], NodeEnd], *, count: int = 2
+    ) -> ExitCode:
+        from explicit_learning.launch.multi_node.follower import follow
+
+        os.environ |= write_launch_manifest(self.folder / "launch.json", to_json(joining))
+        return follow(joining, replace(self.place, rank=1, count=count), stop=StopRequest(), run_ranks=run_ranks)
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    from explicit_learning.launch.multi_node import leader
+
+    for variable in (MANIFEST_VARIABLE, MANIFEST_SHA256_VARIABLE):
+        monkeypatch.setenv(variable, "")  # the follower sets them; this restores them
+    monkeypatch.setattr(leader, "JOIN_SECONDS", 30.0)
+    return Pair(tmp_path)
+
+
+def test_the_follower_gets_the_manifest_and_the_exit_code_and_sends_its_ends(pair: Pair) -> None:
+    seen: list[LaunchManifest] = []
+    facts = {"log_history": [{"loss": 0.5}, {"loss": None}]}
+
+    def run_ranks(manifest: LaunchManifest) -> NodeEnd:
+        seen.append(manifest)
+        return ended(1, facts)
+
+    with ThreadPoolExecutor() as pool:
+        ends = pool.submit(pair.lead, ExitCode.BUDGET_EXHAUSTED)
+        assert pair.follow(pair.joining(), run_ranks) == ExitCode.BUDGET_EXHAUSTED
+        assert ends.result() == [ended(0, {}), ended(1, facts)]
+    assert seen == [replace(pair.manifest, paths=pair.joining().paths)]
+    assert read_launch_manifest() == seen[0], "its ranks read this machine's paths"
+    [event] = [event for event in read_events(pair.manifest.run)[0] if event["kind"] == "nodes"]
+    assert event["data"]["nodes"] == [{"node": 1, "hardware": HARDWARE, "image": IMAGE}]
+
+
+def never(_: LaunchManifest) -> NodeEnd:
+    raise AssertionError("no rank is started")
+
+
+def test_a_follower_of_other_code_is_refused_on_both_nodes(pair: Pair) -> None:
+    found = f"node 1 runs commit {'f' * 40}, node 0 runs {pair.manifest.running_commit}"
+    with ThreadPoolExecutor() as pool:
+        leading = pool.submit(pair.lead, ExitCode.INTERNAL)
+        with pytest.raises(Refusal, match="start all nodes again") as refused:
+            pair.follow(pair.joining(running_commit="f" * 40), never)
+        with pytest.raises(MultiNodeError, match=f"{found}: start the same code on all nodes"):
+            leading.result()
+    assert refused.value.exit_code == ExitCode.INTERNAL
+    assert refused.value.faults[0].found == f"node 0 does not start: {found}: start the same code on all nodes"
+
+
+def test_a_follower_that_expects_another_number_of_nodes_is_refused(pair: Pair) -> None:
+    with ThreadPoolExecutor() as pool:
+        leading = pool.submit(pair.lead, ExitCode.INTERNAL)
+        with pytest.raises(Refusal):
+            pair.follow(pair.joining(), never, count=3)
+        with pytest.raises(MultiNodeError, match="node 1 was started with --nnodes 3, node 0 with --nnodes 2"):
+            leading.result()
+
+
+def test_a_follower_whose_ranks_cannot_start_reports_no_ranks(pair: Pair) -> None:
+    def fails(_: LaunchManifest) -> NodeEnd:
+        raise RuntimeError("no rendezvous")
+
+    with ThreadPoolExecutor() as pool:
+        ends = pool.submit(pair.lead, ExitCode.INTERNAL)
+        assert pair.follow(pair.joining(), fails) == ExitCode.INTERNAL
+        assert ends.result() == [ended(0, {}), NodeEnd(ranks={}, kill_reason=None)]

@@ -1,0 +1,139 @@
+"""Whose folder it is: nobody's, this plan's, another's, or a run that has ended."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from explicit_learning.completion.lifecycle import after_ranks
+from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.rundir.outcome import RankOutcome
+from explicit_learning.rundir.owner import ownership_faults, require_own_folder
+from explicit_learning.rundir.run_manifest import set_status
+from tests.support.finished_run import Run, plan_document
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from explicit_learning.errors import Fault
+
+OURS, THEIRS = "a" * 64, "b" * 64
+
+
+def write_plan(folder: Path, plan: object = OURS) -> Path:
+    (folder / "plan.json").write_text(json.dumps({"frozen_config_sha256": plan}))
+    return folder
+
+
+def fault_of(folder: Path, plan: str | None = OURS) -> Fault:
+    (fault,) = ownership_faults(folder, plan)
+    assert (fault.gate, fault.file) == ("output", str(folder))
+    return fault
+
+
+@pytest.fixture
+def completed(tmp_path: Path) -> tuple[Run, bytes]:
+    """Return a completed run, and its manifest as it was before the completion was entered."""
+    run = Run.of(tmp_path / "run", plan_document())
+    run.prepare()
+    run.sample()
+    before = (run.folder / "run-manifest.json").read_bytes()
+    end = after_ranks(run.launch_manifest(), run.completed(run.reports(run.save_adapter())))
+    assert end.exit_code == ExitCode.DONE
+    return run, before
+
+
+def test_no_folder_and_an_empty_one_are_free(tmp_path: Path) -> None:
+    assert ownership_faults(tmp_path / "missing", OURS) == []
+    for name in (".lock", ".writing-x-plan.json"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "lost+found").mkdir()
+    assert ownership_faults(tmp_path, OURS) == []
+    assert ownership_faults(tmp_path, None) == []
+
+
+def test_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
+    for index in range(7):
+        (tmp_path / f"{index}").write_text("")
+    fault = fault_of(tmp_path)
+    assert fault.exit_code == ExitCode.OUTPUT
+    assert fault.found == "it holds files that do not belong to a run: 0, 1, 2, 3, 4"
+
+
+@pytest.mark.parametrize("plan", [None, 5, [OURS]])
+def test_a_plan_without_identity_does_not_belong_to_a_run(plan: object, tmp_path: Path) -> None:
+    assert "do not belong to a run: plan.json" in fault_of(write_plan(tmp_path, plan)).found
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "\x00", "[" * 100_000, "null"])
+def test_a_broken_plan_does_not_belong_to_a_run(text: str, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(text)
+    assert "do not belong to a run: plan.json" in fault_of(tmp_path).found
+
+
+def test_a_run_of_another_plan_is_refused_whatever_became_of_it(tmp_path: Path) -> None:
+    write_plan(tmp_path, THEIRS)
+    for name in ("run-manifest.json", "training-complete.json"):
+        assert fault_of(tmp_path).found == f"it holds a run of another plan ({THEIRS})"
+        assert fault_of(tmp_path).expected == f"a run of plan {OURS}"
+        assert fault_of(tmp_path, None).expected == "an empty folder, or no folder"
+        (tmp_path / name).write_text("{}")
+
+
+def test_an_unfinished_run_of_this_plan_may_go_on(tmp_path: Path) -> None:
+    assert ownership_faults(write_plan(tmp_path), OURS) == []
+    run = Run.of(tmp_path / "run", plan_document())
+    run.prepare()
+    for status in ("failed", "running", "stopped"):
+        set_status(run.folder, status)  # type: ignore[arg-type] # all are statuses
+        require_own_folder(run.folder, run.plan.frozen_config_sha256)
+
+
+def test_a_completed_run_is_refused(completed: tuple[Run, bytes]) -> None:
+    run, _ = completed
+    fault = fault_of(run.folder, run.plan.frozen_config_sha256)
+    assert (fault.exit_code, fault.found) == (ExitCode.OUTPUT, "this run is already complete")
+    (run.folder / "training-complete.json").unlink()
+    assert fault_of(run.folder, run.plan.frozen_config_sha256).found == "this run is already complete"
+
+
+def test_a_completion_that_a_crash_kept_out_of_the_manifest_is_left_to_be_entered(completed: tuple[Run, bytes]) -> None:
+    run, before = completed
+    (run.folder / "run-manifest.json").write_bytes(before)
+    assert ownership_faults(run.folder, run.plan.frozen_config_sha256) == []
+
+
+@pytest.mark.parametrize(
+    ("gone", "found"),
+    [
+        ("plan.json", "run-manifest.json and training-complete.json without the plan.json of a run"),
+        ("run-manifest.json", "training-complete.json without run-manifest.json"),
+    ],
+)
+def test_records_without_their_plan_or_manifest_are_refused(
+    completed: tuple[Run, bytes], gone: str, found: str
+) -> None:
+    run, _ = completed
+    (run.folder / gone).unlink()
+    fault = fault_of(run.folder, run.plan.frozen_config_sha256)
+    assert (fault.exit_code, fault.found) == (ExitCode.OUTPUT, found)
+
+
+def test_a_damaged_manifest_is_named_with_every_fault(completed: tuple[Run, bytes]) -> None:
+    run, _ = completed
+    (run.folder / "run-manifest.json").write_text('{"status": "running"}')
+    faults = ownership_faults(run.folder, run.plan.frozen_config_sha256)
+    assert {fault.file for fault in faults} == {str(run.folder / "run-manifest.json")}
+    assert {fault.exit_code for fault in faults} == {ExitCode.CONTRACT}
+    assert "/run_manifest_sha256" in [fault.pointer for fault in faults]
+
+
+def test_a_run_whose_budget_ended_is_refused_with_its_own_code(tmp_path: Path) -> None:
+    run = Run.of(tmp_path / "run", plan_document())
+    run.prepare()
+    after_ranks(run.launch_manifest(), [RankOutcome(status="budget_exhausted", optimizer_step=2)] * 2)
+    with pytest.raises(Refusal, match="token budget of this run has ended") as refusal:
+        require_own_folder(run.folder, run.plan.frozen_config_sha256)
+    assert refusal.value.exit_code == ExitCode.BUDGET_EXHAUSTED
