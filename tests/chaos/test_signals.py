@@ -1,4 +1,4 @@
-"""Signals to a real run: it stops at a checkpoint, and nobody can tell afterwards that it did."""
+"""Signals to a real run: it stops at a checkpoint, and its result is that of a run without a stop."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def test_every_signal_leads_to_one_checkpoint_and_the_run_goes_on(world: ChaosWo
             family = launch.family()
             send(launch)
             assert launch.wait() == 75, launch.text()
-            # A signal to a rank is agreed among ranks; the launcher hears of it when they have stopped.
-            said = 0 if send is usr1_to_a_rank else 1
-            assert launch.text().count("stopping at the next checkpoint") == said
+            # A signal to a rank is agreed among ranks; the launcher prints nothing until they have stopped.
+            lines = 0 if send is usr1_to_a_rank else 1
+            assert launch.text().count("stopping at the next checkpoint") == lines
             assert wait_until_gone(family, 5) == []
         rows = (run / "metrics.jsonl").read_text().splitlines()
         assert complete_checkpoints(run)[-1] == f"checkpoint-{len(rows)}"
         assert json.loads((run / "run-manifest.json").read_bytes())["status"] == "stopped"
-        run = run.rename(tmp_path / f"moved {number}")  # nothing in a run directory knows where it lies
+        run = run.rename(tmp_path / f"moved {number}")  # nothing in a run directory depends on its path
     with Launch.of(plan, run, "--audit") as launch:
         assert launch.wait() == 0, launch.text()
     assert not compare(run, world.reference("answer_grpo", 2))

@@ -45,8 +45,8 @@ def no_count(_plan: dict[str, Any], _steps: int) -> SftPass:
 
 
 def smoke(plan: Path, run: Path) -> subprocess.CompletedProcess[str]:
-    words = [str(ROOT / "entrypoint.py"), "smoke", str(plan), "--out", str(run), "--json"]
-    return preloaded.run(words, cwd=run.parent)
+    arguments = [str(ROOT / "entrypoint.py"), "smoke", str(plan), "--out", str(run), "--json"]
+    return preloaded.run(arguments, cwd=run.parent)
 
 
 def test_phase_one_by_run_and_phase_two_by_smoke(world: ChaosWorld, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is wrong with a container is refused in words that name the option to change."""
+"""What is wrong with a container is refused, and the refusal names the option to change."""
 
 from __future__ import annotations
 

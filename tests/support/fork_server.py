@@ -1,14 +1,15 @@
 """A process that has imported what ranks import, and forks a child for each Python command that it is sent.
 
 A rank spends most of a small test's time on its imports. A forked child has them already and is otherwise a process
-like another: own environment, folder, standard streams, session and signals; killed, it is gone. Nothing of the program
-knows: in a child, starting this Python once more, by ``exec`` or in a child of its own, continues in this interpreter.
+like another: own environment, folder, standard streams, session and signals. The program has no part in it: where a
+child starts this Python again, by ``exec`` or as a process of its own, the tests make that continue in the same
+interpreter.
 
     python -m tests.support.fork_server DESCRIPTOR
 
-Requests come over a socket: JSON with ``words``, ``environment``, ``folder`` and ``group``, and the descriptors of the
-three streams and of a pipe, on which the answer is the child's process id, and at its end its status as `os.waitpid`
-gives it. See `tests.support.preloaded` for the other side.
+Requests come over a socket: JSON with ``arguments``, ``environment``, ``folder`` and ``group``, and the descriptors of
+the three streams and of a pipe. The answer on that pipe is the child's process id and, at its end, its status as
+`os.waitpid` gives it. See `tests.support.preloaded` for the other side.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ class _Child(subprocess.Popen[bytes]):
     """A child that a forked process starts with this same Python; any other program is started as ever."""
 
     def _execute_child(self, args: Sequence[str], *others: Any) -> None:
-        words = list(map(str, args))
-        if words[0] != sys.executable or words[1] == "-c":
+        arguments = list(map(str, args))
+        if arguments[0] != sys.executable or arguments[1] == "-c":
             super()._execute_child(args, *others)  # type: ignore[misc] # private in CPython
             return
         environment, session, pipes = others[5], others[20], others[9:15]
@@ -73,7 +74,7 @@ class _Child(subprocess.Popen[bytes]):
             if session:
                 os.setsid()
             _take(child_streams(pipes))
-            _continue_as(words[1:], os.environ if environment is None else environment)
+            _continue_as(arguments[1:], os.environ if environment is None else environment)
         self._child_created = True
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined] # same
 
@@ -83,13 +84,13 @@ def child_streams(pipes: Sequence[int]) -> list[int]:
     return [given if given != -1 else own for own, given in enumerate((pipes[0], pipes[3], pipes[5]))]
 
 
-def _execve(path: str, words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+def _execve(path: str, arguments: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     assert path == sys.executable, "a forked process becomes another program"
     for descriptor in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
         with suppress(OSError):  # the listing's own is closed already
             if descriptor >= STREAMS and not os.get_inheritable(descriptor):
                 os.close(descriptor)
-    _continue_as(list(words)[1:], dict(environment))
+    _continue_as(list(arguments[1:]), dict(environment))
 
 
 def _take(streams: Sequence[int]) -> None:
@@ -98,13 +99,16 @@ def _take(streams: Sequence[int]) -> None:
     for target, source in enumerate([os.dup(stream) for stream in streams]):
         os.dup2(source, target)
     os.closerange(STREAMS, os.sysconf("SC_OPEN_MAX"))
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - they stay open, and are descriptors
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - same
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115 - same
 
 
-def _continue_as(words: list[str], environment: Mapping[str, str], *, sets_all: bool = True) -> NoReturn:
-    """Run ``python WORDS`` in this process and end it as the interpreter would; nothing below is ever returned to.
+def _continue_as(arguments: list[str], environment: Mapping[str, str], *, sets_all: bool = True) -> NoReturn:
+    """Run ``python ARGUMENTS`` in this process and end it as the interpreter would; nothing below is ever returned to.
 
     Args:
-        words: The command's words after Python.
+        arguments: The command's arguments after Python.
         environment: Its environment.
         sets_all: Whether the environment must set everything that is read at a start, as that of a launcher or a rank
             must; a command that a person starts need not.
@@ -112,12 +116,12 @@ def _continue_as(words: list[str], environment: Mapping[str, str], *, sets_all: 
     code: str | int | None = 1
     try:
         _forget_what_ran(dict(environment), sets_all=sets_all)
-        sys.argv = words
-        if words[0] == "-m":
-            sys.argv = words[1:]
-            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        sys.argv = arguments
+        if arguments[0] == "-m":
+            sys.argv = arguments[1:]
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
         else:
-            runpy.run_path(words[0], run_name="__main__")
+            runpy.run_path(arguments[0], run_name="__main__")
         code = 0
     except SystemExit as end:
         code = end.code
@@ -186,7 +190,7 @@ def _fork(request: dict[str, Any], streams: list[int]) -> int:
         os.chdir(request["folder"])
         if request["group"]:
             os.setpgid(0, 0)
-        _continue_as(request["words"], request["environment"], sets_all=False)
+        _continue_as(request["arguments"], request["environment"], sets_all=False)
     return pid
 
 

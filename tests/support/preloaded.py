@@ -1,6 +1,6 @@
-"""Python commands as processes that have imported already what ranks import: a fork server did it once for all.
+"""Python commands as processes that need not import torch and TRL: a fork server has imported them once for all.
 
-With ``FRESH_PROCESSES=1`` in the environment each command starts an interpreter of its own, as a person's would.
+With ``FRESH_PROCESSES=1`` in the environment each command starts an interpreter of its own, as outside the tests.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ SERVER_ENVIRONMENT: Mapping[str, str] = rank_environment(plan(accelerator="cpu",
 
 
 class _Forked(subprocess.Popen[Any]):
-    """A child of the fork server. What `subprocess.Popen` asks the kernel about its own children, the server sends."""
+    """A child of the fork server, which sends what `subprocess.Popen` would ask the kernel about a child of its own."""
 
     def _execute_child(self, args: list[str], *others: Any) -> None:
         folder, environment, pipes = others[4], others[5], others[9:15]
         request = {
-            "words": [str(word) for word in args[1:]],
-            "environment": dict(os.environ if environment is None else environment),
+            "arguments": [str(word) for word in args[1:]],
+            "environment": dict({**os.environ, **SERVER_ENVIRONMENT} if environment is None else environment),
             "folder": str(folder or Path.cwd()),
             "group": others[21] == 0,
         }
@@ -67,22 +67,23 @@ def is_fresh() -> bool:
     return os.environ.get(FRESH_VARIABLE) == "1"
 
 
-def start(words: list[str], **options: Any) -> subprocess.Popen[Any]:
-    """Start ``python WORDS``.
+def start(arguments: list[str], **options: Any) -> subprocess.Popen[Any]:
+    """Start ``python ARGUMENTS``.
 
     Args:
-        words: A script or ``-m`` and a module, and arguments.
-        options: ``env``, ``cwd``, the streams, ``text`` and ``process_group`` of `subprocess.Popen`.
+        arguments: A script or ``-m`` and a module, and arguments.
+        options: ``env``, ``cwd``, the streams, ``text`` and ``process_group`` of `subprocess.Popen`. Variables that are
+            read at a start must have the fork server's values.
     """
     kind = subprocess.Popen if is_fresh() else _Forked
-    return kind([sys.executable, *words], **options)
+    return kind([sys.executable, *arguments], **options)
 
 
-def run(words: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run ``python WORDS`` to its end and return what it printed; options as `start` takes them."""
-    with start(words, **options, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+def run(arguments: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run ``python ARGUMENTS`` to its end and return what it printed; options as `start` takes them."""
+    with start(arguments, **options, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         stdout, stderr = process.communicate()
-    return subprocess.CompletedProcess(words, process.returncode, stdout, stderr)
+    return subprocess.CompletedProcess(arguments, process.returncode, stdout, stderr)
 
 
 @cache

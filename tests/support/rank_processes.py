@@ -41,13 +41,13 @@ def run_ranks(
     }
     places = [str(part) for name, run in runs.items() for part in (world.folder / f"{name}.json", run)]
     # As a module: of a script, this folder would be on the path, and shadow libraries.
-    words = ["-m", "tests.support.objective_rank", str(world.folder), *places]
+    arguments = ["-m", "tests.support.objective_rank", str(world.folder), *places]
     logs = [next(iter(runs.values())) / f"rank-{rank}.log" for rank in range(ranks)]
     processes = []
     for rank, path in enumerate(logs):
         place = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
         with path.open("w") as log:
-            processes.append(start(words, env={**os.environ, **shared, **place}, stdout=log, stderr=log))
+            processes.append(start(arguments, env={**os.environ, **shared, **place}, stdout=log, stderr=log))
     try:
         codes = [process.wait(patience_seconds) for process in processes]
     finally:

@@ -33,7 +33,7 @@ def chains(arms: tuple[str, ...], ranks: tuple[int, ...], workers: tuple[int, ..
     """Return strikes for arms, ranks and workers, in the order in which a run meets them.
 
     Greedy: the row that covers most of what is missing is taken next; of equals, the one that lengthens a chain rather
-    than beginning one, and then the one whose chain is shortest.
+    than starting one, and then the one whose chain is shortest.
     """
     covered_by = {row: _pairs_of(row) for row in _rows(arms, ranks, workers)}
     missing = set(pairs(arms, ranks, workers))

@@ -35,10 +35,10 @@ class Launch:
     @classmethod
     def of(cls, plan: Path, run: Path, *options: str, command: str = "run") -> Self:
         log = run.parent / f"{run.name}.console"
-        words = [str(ROOT / "entrypoint.py"), command, str(plan), "--out", str(run), *options]
+        arguments = [str(ROOT / "entrypoint.py"), command, str(plan), "--out", str(run), *options]
         with log.open("ab") as stream:
             process = start(
-                words, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, process_group=0, cwd=run.parent
+                arguments, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, process_group=0, cwd=run.parent
             )
         return cls(process=process, run=run, log=log)
 

@@ -1,6 +1,6 @@
-"""Ways to end a run at a chosen moment, and the moments: all told from the files a run writes.
+"""Ways to end a run at a chosen moment, and the moments: all recognised by the files that a run writes.
 
-Nothing in the program knows that it is watched. A moment is recognised when the kernel reports the change that marks
+The program is not changed for it. A moment is recognised when the kernel reports the change that marks
 it; a strike that came too late is found out afterwards, from what is left, and tried again.
 """
 
@@ -51,7 +51,7 @@ POINTS: tuple[Point, ...] = (
 # Behind the last step: no rank is sure to be left, and no step in which a disk could fill up.
 ENDS: tuple[Point, ...] = ("before marker", "after marker")
 WAYS: tuple[Way, ...] = ("rank", "launcher", "tree", "disk full")
-# How the launch must end: a killed rank is a failure, a killed launcher says nothing, a full disk is an I/O error.
+# How a launch must end: a killed rank is a failure, a killed launcher ends by its signal, a full disk is an I/O error.
 CODES: dict[Way, int] = {"rank": 70, "launcher": -9, "tree": -9, "disk full": 74}
 
 MARKER = "training-complete.json"
@@ -84,7 +84,7 @@ class Strike:
 
 
 class _Moment:
-    """Tells from changes whether a point is reached in a launch that is just beginning."""
+    """Finds out from changes whether a launch that has just started reached a point."""
 
     def __init__(self, wanted: Strike, run: Path, steps: int) -> None:
         self._wanted, self._run, self._steps = wanted, run, steps
@@ -117,7 +117,7 @@ class _Moment:
         return self._files <= 0
 
     def _grew(self, path: Path) -> bool:
-        """Whether a file is longer than when it was last looked at: a resume shortens files, or writes them anew."""
+        """Whether a file is longer than when it was last looked at: a resume shortens files, or writes them again."""
         try:
             size = path.stat().st_size
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Changes under a folder, as the kernel tells them: how a killer knows the moment without a hook in what it kills."""
+"""Changes under a folder, as the kernel reports them: they show the moment to kill without a hook in what is killed."""
 
 from __future__ import annotations
 
