@@ -62,7 +62,7 @@ def test_every_signal_leads_to_one_checkpoint_and_the_run_goes_on(world: ChaosWo
             family = launch.family()
             send(launch)
             assert launch.wait() == 75, launch.text()
-            # A signal to a rank is agreed among ranks; the launcher hears of it when they have stopped.
+            # A signal to one rank is shared among the ranks; the launcher does not receive it.
             said = 0 if send is usr1_to_a_rank else 1
             assert launch.text().count("stopping at the next checkpoint") == said
             assert wait_until_gone(family, 5) == []

@@ -117,7 +117,7 @@ class _Moment:
         return self._files <= 0
 
     def _grew(self, path: Path) -> bool:
-        """Whether a file is longer than when it was last looked at: a resume shortens files, or writes them anew."""
+        """Whether a file is longer than at the last look; a resume makes files shorter, or writes them again."""
         try:
             size = path.stat().st_size
         except FileNotFoundError:
