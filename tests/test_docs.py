@@ -119,7 +119,7 @@ def test_the_readme_lists_every_exit_code() -> None:
 
 
 def test_the_readme_lists_every_command() -> None:
-    commands = [re.findall(r"`el ([a-z]+)", cells[0]) for cells in table(README, "Commands and variables")]
+    commands = [re.findall(r"`el ([a-z]+)", cells[0]) for cells in table(README, "Commands")]
     assert [names[0] for names in commands] == list(COMMANDS)
 
 

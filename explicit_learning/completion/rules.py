@@ -41,7 +41,7 @@ def broken_completion_rules(
     """
     world = plan.hardware.world_size
     if [report.rank for report in reports] != list(range(world)):
-        found = f"reports of the ranks {[report.rank for report in reports]}"
+        found = f"reports of ranks {[report.rank for report in reports]}"
         return [_fault(None, found, f"one report of each rank from 0 to {world - 1}")]
     faults = [*_steps(plan, reports), *_prompts(reports), *_weights(reports, adapter_tensors_sha256), *_terms(reports)]
     if not plan.samples:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from explicit_learning.errors import found_text
 from explicit_learning.files.schema import load_schema, validate
 from explicit_learning.plan.rules import broken_rules, warnings
 from tests.support.plans import PLAN, plan_with
@@ -94,7 +95,7 @@ def test_each_rule_names_its_field(changes: dict[str, Any], expected: list[str])
             "null in the arm sft_certificate, which samples no completions",
         ),
         ({"/vllm": None}, "null", "an object with the vllm fields: the arm answer_grpo samples completions"),
-        ({"/objective/papo": {"gamma": 1}}, '{"gamma": 1}', "null in the arm answer_grpo, whose loss has no papo term"),
+        ({"/objective/papo": PAPO}, found_text(PAPO), "null in the arm answer_grpo, whose loss has no papo term"),
         ({"/arm": "papo", "/objective/papo": None}, "null", "an object with the papo coefficients of the arm papo"),
         (
             {"/budget/max_completion_tokens_per_run": None},
