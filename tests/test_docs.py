@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import tomllib
@@ -117,12 +118,45 @@ def test_the_readme_lists_every_exit_code() -> None:
     assert [int(cells[0]) for cells in table(README, "Exit codes")] == sorted(ExitCode)
 
 
+def test_the_readme_lists_every_command() -> None:
+    commands = [re.findall(r"`el ([a-z]+)", cells[0]) for cells in table(README, "Commands")]
+    assert [names[0] for names in commands] == list(COMMANDS)
+
+
+def avoided_words(text: str) -> list[str]:
+    """Return what the style guide tells writers to avoid, as far as a pattern can find it."""
+    riddle = r"(?<!\bthere )\b(?:is|are) no (?!longer\b)\w+"
+    return re.findall(rf"(?i){riddle}|\b(?:mend(?:s|ed|ing)?|anew|hears?|last words?|without a word)\b", text)
+
+
 @pytest.mark.parametrize("page", [*PAGES, *SCHEMAS.glob("*.schema.json")], ids=lambda page: page.name)
 def test_pages_and_schemas_avoid_the_words_that_the_style_guide_names(page: Path) -> None:
     text = page.read_text()
     if page.name == "CONTRIBUTING.md":
         text = text.replace(text.split("\n## Style\n")[1].split("\n**Refusals.**")[0], "")  # the rule and its examples
-    assert re.findall(r"(?<![Tt]here )\b(?:is|are) no \w+|\bmend\w*|\banew\b|\bhears?\b|\blast words?\b", text) == []
+    assert avoided_words(text) == []
+
+
+def test_docstrings_and_messages_avoid_the_words_that_the_style_guide_names() -> None:
+    found = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}: {words}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and (words := avoided_words(node.value))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("'x' is no integer; mend it. The rank is no more.", ["is no integer", "mend", "is no more"]),
+        ("There is no lock, there are no rows, the folder is no longer empty; amend and recommend it.", []),
+        ("Node 0 hears of it, and its last word is written anew.", ["hears", "last word", "anew"]),
+    ],
+)
+def test_the_words_that_the_style_guide_names_are_found(text: str, words: list[str]) -> None:
+    assert avoided_words(text) == words
 
 
 def test_the_refusal_in_the_style_guide_is_the_programs(

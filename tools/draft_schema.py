@@ -1,4 +1,4 @@
-"""Write schemas/draft.schema.json from schemas/plan.schema.json (`make lint` checks that it was done)."""
+"""Write schemas/draft.schema.json from schemas/plan.schema.json (`tests/schemas/test_schemas.py` compares the two)."""
 
 from __future__ import annotations
 

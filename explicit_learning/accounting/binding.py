@@ -21,8 +21,8 @@ __all__ = ["AccountingHeader", "Binding", "Kind", "check_header", "log_file"]
 Kind = Literal["ledger", "trace"]
 SCHEMA_VERSION = 1
 OTHER_RUN = (
-    "the file belongs to another run or plan: resume with the plan and the data that the run started with, or start a "
-    "new run (--out)"
+    "resume with the plan and the data that the run started with, or start a new run (--out): this file belongs to "
+    "another run or plan"
 )
 CONTEXT = Context(gate="accounting", fix=OTHER_RUN)
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["AppendLog", "read_log"]
 
 CHUNK = 1 << 20
-RESTORE = "rows that a checkpoint counts are missing or were changed: restore the run directory from a copy"
+RESTORE = "restore the run directory from a copy: rows that a checkpoint counts are missing or were changed"
 CONTEXT = Context(gate="accounting", fix=RESTORE)
 
 
@@ -208,7 +208,7 @@ def _check_prefix(path: Path, file: str, at: Frontier) -> hashlib._Hash:
     """Return the running hash of everything before the frontier, if that is what was written."""
     refusal = CONTEXT.at(path).refusal
     if at.file != file:
-        fix = "use the frontier of this rank and this file"
+        fix = "restore the checkpoint's folder from a copy: it counts the rows of another file"
         raise refusal(pointer="/file", found=found_text(at.file), expected=found_text(file), fix=fix)
     state, left, lines = _sha256(), at.offset, 0
     with path.open("rb", buffering=0) as stream:

@@ -46,8 +46,8 @@ COMMANDS = {
 USAGE = Context(gate="usage", exit_code=ExitCode.USAGE)
 PROGRAM = Context(gate="program", exit_code=ExitCode.INTERNAL)
 INTERRUPTED = PROGRAM.fault(
-    found="an interrupt (Ctrl-C) before anything was written for good",
-    expected="no interrupt",
+    found="an interrupt (Ctrl-C) before the command had written its result",
+    expected="no interrupt until the command has ended",
     fix="run the same command again",
     exit_code=ExitCode.STOPPED,
 )

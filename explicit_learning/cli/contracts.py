@@ -30,7 +30,7 @@ LEFT_OUT = "not (slow or training or container or nodes or chaos or checkout)"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("-k", metavar="EXPRESSION", help="only tests whose names match, as in pytest")
-    parser.add_argument("-v", "--verbose", action="store_true", help="one line a test")
+    parser.add_argument("-v", "--verbose", action="store_true", help="one line per test")
     add_json_argument(parser)
 
 

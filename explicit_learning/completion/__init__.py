@@ -1,1 +1,1 @@
-"""What a finished run must show, and the records of it: recount, rules, marker, card, the end of a launch."""
+"""A run directory before the ranks (what to launch) and after them: recount, rules, marker, card, end of the launch."""

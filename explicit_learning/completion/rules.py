@@ -41,7 +41,8 @@ def broken_completion_rules(
     """
     world = plan.hardware.world_size
     if [report.rank for report in reports] != list(range(world)):
-        return [_fault(None, f"reports of ranks {[report.rank for report in reports]}", f"of ranks 0 to {world - 1}")]
+        found = f"reports of ranks {[report.rank for report in reports]}"
+        return [_fault(None, found, f"one report of each rank from 0 to {world - 1}")]
     faults = [*_steps(plan, reports), *_prompts(reports), *_weights(reports, adapter_tensors_sha256), *_terms(reports)]
     if not plan.samples:
         return faults + list(_loss_tokens(plan, reports))
@@ -63,7 +64,7 @@ def _steps(plan: Plan, reports: Sequence[RankReport]) -> Iterator[Fault]:
             yield _fault(
                 "optimizer_steps",
                 f"{report.optimizer_steps} steps on rank {report.rank}",
-                f"{plan.optimisation.max_steps}, as planned",
+                f"{plan.optimisation.max_steps} steps, as planned",
             )
 
 
@@ -71,25 +72,25 @@ def _prompts(reports: Sequence[RankReport]) -> Iterator[Fault]:
     for report in reports:
         if report.prompts_truncated:
             found = f"{report.prompts_truncated} truncated prompts (rank {report.rank})"
-            yield _fault("prompts_truncated", found, "no truncated prompt: one that is cut loses image tokens")
+            yield _fault("prompts_truncated", found, "no truncated prompt: truncation removes image tokens")
 
 
 def _weights(reports: Sequence[RankReport], adapter_tensors_sha256: str) -> Iterator[Fault]:
     for report in reports:
         if report.base_weights_before_sha256 != report.base_weights_after_sha256:
-            found = f"{report.base_weights_after_sha256} on rank {report.rank}"
-            expected = f"{report.base_weights_before_sha256}, as before training"
+            found = f"digest {report.base_weights_after_sha256} on rank {report.rank}"
+            expected = f"digest {report.base_weights_before_sha256}, as before training"
             yield _fault("base_weights_after_sha256", found, expected)
         if report.final_adapter_tensors_sha256 != adapter_tensors_sha256:
-            found = f"{report.final_adapter_tensors_sha256} on rank {report.rank}"
-            expected = f"{adapter_tensors_sha256}, as in the saved adapter"
+            found = f"digest {report.final_adapter_tensors_sha256} on rank {report.rank}"
+            expected = f"digest {adapter_tensors_sha256}, as in the saved adapter"
             yield _fault("final_adapter_tensors_sha256", found, expected)
 
 
 def _terms(reports: Sequence[RankReport]) -> Iterator[Fault]:
     for report in reports:
         if not report.loss_terms:
-            yield _fault("loss_terms", f"no loss term on rank {report.rank}", "at least one")
+            yield _fault("loss_terms", f"no loss term on rank {report.rank}", "at least one loss term")
         for name, term in report.loss_terms.items():
             if not (term.present and term.finite):
                 state = "was not computed in every step" if not term.present else "was not finite"
@@ -102,7 +103,7 @@ def _loss_tokens(plan: Plan, reports: Sequence[RankReport]) -> Iterator[Fault]:
     for report in reports:
         if report.sft_loss_tokens != planned:
             found = f"{report.sft_loss_tokens} loss tokens (rank {report.rank})"
-            yield _fault("sft_loss_tokens", found, f"{planned}, as planned")
+            yield _fault("sft_loss_tokens", found, f"{planned} loss tokens, as planned")
 
 
 def _completions(plan: Plan, recounts: Sequence[RankRecount]) -> Iterator[Fault]:
@@ -111,7 +112,9 @@ def _completions(plan: Plan, recounts: Sequence[RankRecount]) -> Iterator[Fault]
         Geometry.of(plan).completions(plan.optimisation.max_steps),
     )
     if found != expected:
-        yield _fault("completions", f"{found} completions in the ledgers", f"{expected}: steps x batch x ranks")
+        yield _fault(
+            "completions", f"{found} completions in the ledgers", f"{expected} completions: steps x batch x ranks"
+        )
 
 
 def _generations(plan: Plan, recounts: Sequence[RankRecount]) -> Iterator[Fault]:
@@ -124,9 +127,11 @@ def _generations(plan: Plan, recounts: Sequence[RankRecount]) -> Iterator[Fault]
             groups[key] = groups.get(key, 0) | bits
     if shared:
         found = f"completions of {_names(shared)} in several ledgers"
-        yield _fault("generations", found, "each completion in one")
+        yield _fault("generations", found, "each completion in one ledger only")
     if partial := [key for key, bits in groups.items() if bits != whole]:
-        yield _fault("generations", f"generations missing from {_names(partial)}", f"0 to {count - 1} in every group")
+        yield _fault(
+            "generations", f"generations missing from {_names(partial)}", f"generations 0 to {count - 1} in every group"
+        )
     rows = sum(recount.rows for recount in recounts)
     if len(groups) * count != rows:
         yield _fault("groups", f"{len(groups)} groups", f"{rows} completions / {count} = {rows / count:g} groups")
@@ -143,15 +148,16 @@ def _totals(recounts: Sequence[RankRecount], reports: Sequence[RankReport]) -> I
 def _trace_rows(recounts: Sequence[RankRecount]) -> Iterator[Fault]:
     for recount in recounts:
         if recount.trace_rows != recount.rows:
-            yield _fault(
-                "trace", f"{recount.trace_rows} trace rows on rank {recount.rank}", f"{recount.rows}, as its ledger"
-            )
+            expected = f"{recount.rows} trace rows, one for each row of the rank's ledger"
+            yield _fault("trace", f"{recount.trace_rows} trace rows on rank {recount.rank}", expected)
 
 
 def _ceilings(recounts: Sequence[RankRecount]) -> Iterator[Fault]:
     for recount in recounts:
         if recount.tokens > recount.ceiling:
-            yield _fault("ceiling", f"{recount.tokens} tokens on rank {recount.rank}", f"at most {recount.ceiling}")
+            yield _fault(
+                "ceiling", f"{recount.tokens} tokens on rank {recount.rank}", f"at most {recount.ceiling} tokens"
+            )
 
 
 def _names(keys: list[tuple[str, int]]) -> str:

@@ -1,7 +1,7 @@
 """What a finished run can prove about its interruptions.
 
-A smoke run exists for one claim: a new process found the state that the old one left. So it is complete only with that
-proof; reaching its last step proves nothing. Other runs carry the proof if somebody asked for it.
+A smoke run must prove that a new process restores the state that the old process left. It is complete only if a resume
+audit shows that; reaching the last step is not enough. A main run holds such audits if `--audit` asked for them.
 """
 
 from __future__ import annotations
@@ -74,6 +74,6 @@ def broken_smoke_rules(manifest: LaunchManifest) -> list[Fault]:
     passed = [audit for audit in audits if audit.passed and audit.checkpoint == boundary]
     if len(audits) != 1 or len(passed) != 1 or len(passed[0].ranks) != plan.hardware.world_size:
         found = f"{len(audits)} resume audits of the last launch, {len(passed)} of them passed"
-        expected = f"one, passed on {plan.hardware.world_size} ranks"
+        expected = f"one resume audit of the last launch, passed on {plan.hardware.world_size} ranks"
         faults.append(CONTEXT.fault(pointer="/resume_audits", found=found, expected=expected))
     return faults

@@ -184,7 +184,7 @@ def _check_record_kinds(name: str, rows: list[Located[SftRow]], known: dict[str,
     for other, taken in known.items():
         if taken == kind:
             found, fix = f"{kind}, which {other} holds already", "join the two files"
-            faults.report(file=rows[0].where, pointer="/record_kind", found=found, expected="one file an arm", fix=fix)
+            faults.report(file=rows[0].where, pointer="/record_kind", found=found, expected="one file per arm", fix=fix)
     known[name] = kind
     for located in rows:
         if located.row.record_kind != kind:

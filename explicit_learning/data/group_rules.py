@@ -65,7 +65,7 @@ def _check_slot_group(members: Sequence[Located[SlotRow]], faults: FaultCollecto
             file=first.where,
             pointer="/relation",
             found=f"group {group} without a FULL slot (it has {present})",
-            expected="exactly one FULL slot a group",
+            expected="exactly one FULL slot per group",
             fix="add the slot that shows the full view, or drop the group",
         )
     for member in full[1:]:
@@ -73,7 +73,7 @@ def _check_slot_group(members: Sequence[Located[SlotRow]], faults: FaultCollecto
             file=member.where,
             pointer="/relation",
             found=f"a second FULL slot of group {group}, after {first.where}",
-            expected="exactly one FULL slot a group",
+            expected="exactly one FULL slot per group",
             fix="remove one, or give it a group of its own",
         )
     for member in members:
@@ -151,7 +151,7 @@ def _check_sft_group(members: Sequence[Located[SftRow]], faults: FaultCollector)
                 file=member.where,
                 pointer="/relation",
                 found=f"a second FULL view of group {found_text(member.row.group_id)}, after {full[0].where}",
-                expected="at most one FULL view a group",
+                expected="at most one FULL view per group",
                 fix="remove one, or give it a group of its own",
             )
     if not full:

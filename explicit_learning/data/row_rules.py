@@ -1,8 +1,8 @@
 """Rules that one row must keep and that a schema cannot express.
 
-A schema knows the form of a field; these rules know what fields mean together: that a box lies inside its image, that
-a gold answer can be sampled and compared, that a response holds its target. Each fault names the row's id, because a
-line number is lost as soon as the file is sorted.
+A schema checks each field alone. These rules compare fields: a box lies inside its image, a gold answer can be sampled
+and compared, a response holds its target. Each fault names the row's id, because line numbers change when the file is
+sorted.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _view_faults(pointer: str, view: View, at: Context) -> Iterator[Fault]:
             yield _no_such_image(f"{place}/image_index", mask.image_index, view, at)
         if masked.index(mask.image_index) != position:
             found, fix = f"a second mask for image {mask.image_index}", "join the masks into one file"
-            yield at.fault(pointer=f"{place}/image_index", found=found, expected="one mask an image", fix=fix)
+            yield at.fault(pointer=f"{place}/image_index", found=found, expected="one mask per image", fix=fix)
         if fault := path_fault(mask.path, at, f"{place}/path"):
             yield fault
 

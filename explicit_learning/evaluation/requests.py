@@ -156,7 +156,7 @@ def answer_requests(requests: Iterable[EvaluationRequest]) -> list[dict[str, Any
 
 
 def _evaluate(requests: list[EvaluationRequest]) -> None:
-    """Answer all requests in one process, which needs the environment of a rank."""
+    """Answer all requests in one process, which gets the same environment variables as a rank."""
     done = subprocess.run(  # noqa: S603 - the program itself
         [sys.executable, "-m", MODULE],
         input=json.dumps(to_json(requests)),

@@ -190,7 +190,8 @@ def run_stage(run: RunOfStage, stop: StopRequest, *, label: str | None = None) -
         return
     if stop.requested():
         found, fix = f"a stop signal before {run.folder.name} was started", "run the same command again"
-        raise CONTEXT.refusal(found=found, expected="all runs", fix=fix, exit_code=ExitCode.STOPPED)
+        expected = "no stop signal until all runs are complete"
+        raise CONTEXT.refusal(found=found, expected=expected, fix=fix, exit_code=ExitCode.STOPPED)
     code = run_child(["run", str(run.plan_file), "--out", str(run.folder)], stop, label=label)
     if code != ExitCode.DONE:
         raise CONTEXT.refusal(

@@ -1,4 +1,4 @@
-"""JSON Lines: one object a line, read as strictly as a plan, written in canonical form.
+"""JSON Lines: one object per line, read as strictly as a plan, written in canonical form.
 
 Canonical lines make a file's bytes a function of its rows: equal rows have equal hashes.
 """
@@ -58,19 +58,19 @@ def read_rows(
 def _row(line: bytes, number: int, path: Path, gate: str) -> dict[str, Any]:
     at = Context(gate=gate, file=f"{path}:{number}")
     if len(line) > MAX_LINE_BYTES:
-        found, expected = f"a line of more than {MAX_LINE_BYTES:,} bytes", f"at most {MAX_LINE_BYTES:,} bytes a line"
+        found, expected = f"a line of more than {MAX_LINE_BYTES:,} bytes", f"at most {MAX_LINE_BYTES:,} bytes per line"
         raise at.refusal(found=found, expected=expected, fix="check that this is a JSON Lines file")
     if not line.endswith(b"\n"):
-        fix = "the file looks truncated: make it again, or add the final newline"
+        fix = "make the file again, for it looks truncated, or add the final newline"
         raise at.refusal(found="a last line without a newline", expected="every line ends with a newline", fix=fix)
     value = parse_json(line, gate=gate, file=str(at.file))
     if not isinstance(value, dict):
-        raise at.refusal(found=found_text(value), expected="a JSON object", fix="write one JSON object a line")
+        raise at.refusal(found=found_text(value), expected="a JSON object", fix="write one JSON object per line")
     return value
 
 
 def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Write rows in canonical form, one a line, whole or not at all.
+    """Write rows in canonical form, one per line, whole or not at all.
 
     Raises:
         OSError: If the file cannot be written.

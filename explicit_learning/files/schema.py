@@ -122,7 +122,7 @@ def _unknown_fields(error: Any, where: str, at: Context) -> Iterator[Fault]:
                 pointer=f"{where}{pointer([name])}",
                 found=f"unknown field {name[:FOUND_LIMIT]!r}",
                 expected=f"one of: {', '.join(known)}",
-                fix=f"did you mean {near[0]!r}?" if near else "remove the field",
+                fix=f"write {near[0]!r}, if you meant that" if near else "remove the field",
             )
 
 
@@ -188,6 +188,6 @@ def _fix(error: Any) -> str:
     if error.validator == "enum" and isinstance(error.instance, str):
         near = difflib.get_close_matches(error.instance, [str(value) for value in error.validator_value])
         if near:
-            return f"did you mean {near[0]!r}?"
+            return f"write {near[0]!r}, if you meant that"
     examples = error.schema.get("examples") if isinstance(error.schema, dict) else None
     return f"write a value such as {found_text(examples[0])}" if examples else "correct the value"

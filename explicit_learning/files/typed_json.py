@@ -38,8 +38,8 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 def document(schema: str) -> Callable[[type[T]], type[T]]:
     """Name the schema, ``schemas/SCHEMA.schema.json``, of a dataclass that is a whole file or line.
 
-    Write it above ``@dataclass``. Types in the annotations of such a class are looked up when a document is read, so
-    their imports may not be hidden behind ``TYPE_CHECKING``; ruff is told so in pyproject.toml.
+    Write it above ``@dataclass``. Reading a document evaluates the annotations of its class, so the types in them are
+    imported outside ``TYPE_CHECKING``; pyproject.toml exempts these classes from ruff's rule.
     """
 
     def register(kind: type[T]) -> type[T]:

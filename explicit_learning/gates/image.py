@@ -1,8 +1,8 @@
-"""The container image: what is known about it, how it is known, and whether that agrees.
+"""The identity of the container image: which parts are measured, which are declared, and whether they agree.
 
-An image cannot know its own digest: whoever starts it declares it, in ``EXPLICIT_IMAGE_DIGEST``. What was baked in at
-build time (lock, commit, base image, bill of materials) is measured. A declaration is recorded as such, never as a
-measurement, and one that contradicts a measurement is refused.
+The build writes lock, commit, base image and bill of materials into the image; these are measured. An image cannot hold
+its own digest, so the person who starts it declares the digest in ``EXPLICIT_IMAGE_DIGEST``. The run records it as
+declared. A declaration that contradicts a measurement is refused.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ DIGEST_VARIABLE = "EXPLICIT_IMAGE_DIGEST"
 BILL_NAME = "sbom.cdx.json"
 # Where podman writes, in a privileged container, which image it was started from.
 CONTAINER_FILE = Path("/run/.containerenv")
-# An index lists manifests, one a platform; a manifest lists the layers and names the config, whose digest is the image
-# ID that `docker images` shows; a SIF is what Apptainer makes of an image: one file, with a digest of its own.
+# An index lists manifests, one per platform; a manifest lists the layers and names the config, whose digest is the
+# image ID that `docker images` shows; a SIF is what Apptainer makes of an image: one file, with a digest of its own.
 KINDS = ("index", "manifest", "config", "sif")
 ENTRY = re.compile(
     r"(?:(?P<kind>[a-z]+)=)?(?:(?P<name>[A-Za-z0-9][A-Za-z0-9._/:-]*)@)?(?:sha256:)?(?P<digest>[0-9a-f]{64})", re.ASCII

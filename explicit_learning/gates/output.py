@@ -1,9 +1,8 @@
-"""Can the run be written where it is meant to go, and is that place its own?
+"""The gate of the run folder: the plan's run can be written there, and no other run is there.
 
-Mode bits do not answer the first question: root ignores them, a read-only mount or bind mount overrules them, and a
-full disk accepts a file's name but not its content. So the gate really writes, in the way every record of the run is
-written (temporary name, fsync, rename, fsync of the folder), and removes what it wrote. The second question is
-`explicit_learning.rundir.owner`'s.
+Permission bits do not show whether a folder is writable: root ignores them, a read-only mount overrules them, and a
+full disk accepts a file's name but not its content. So the gate writes a file as every record of a run is written
+(temporary name, fsync, rename, fsync of the folder), and removes it. `explicit_learning.rundir.owner` finds other runs.
 """
 
 from __future__ import annotations

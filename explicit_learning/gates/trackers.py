@@ -1,7 +1,7 @@
 """Where training curves go besides ``metrics.jsonl``.
 
-A name that no library knows would make every rank fail, half a minute after the start and with a library's message;
-``all`` would report to whatever happens to be installed.
+Only the trackers of the lock are accepted. With another name, every rank would fail half a minute after the start with
+a library's message. ``all`` would report to every tracker that is installed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From a checked plan to the launcher: the last steps of the light process that checked everything.
+"""From a checked plan to the launcher: the process that ran the gates prepares the run, then becomes the launcher.
 
 ``exec`` keeps the process id that a shell or scheduler knows, and the run's lock, and gives a fresh interpreter an
 environment that allocators, hash seeds and CUDA read only at their start.

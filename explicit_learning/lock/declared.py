@@ -1,7 +1,7 @@
-"""What a person declares (``requirements/*.in``), against what was resolved from it.
+"""Checks that the locks satisfy the requirements that a person declares in ``requirements/*.in``.
 
-Someone who adds a dependency and forgets to resolve gets a program that works on their machine alone. So each declared
-requirement must be met by the lock it belongs to, and each lock be there.
+If someone adds a requirement and does not resolve again, the program works on their machine only. So each lock must
+exist and satisfy each of its declared requirements.
 """
 
 from __future__ import annotations

@@ -50,6 +50,6 @@ def find_lock(sha256: str, *, file: str) -> Path:
         file=file,
         pointer="/environment_lock_sha256",
         found=sha256,
-        expected=f"the hash of a lock here: {known}",
+        expected=f"the hash of a lock in this image or checkout: {known}",
         fix="run the plan with the image or checkout it was frozen with, or freeze its draft again with this one",
     )

@@ -1,7 +1,7 @@
-"""That the CPU lock is a part of the full one, and nothing else.
+"""Checks that the CPU lock is a subset of the full lock.
 
-Results on a CPU are evidence about the GPU stack only while both run the same code. So for every supported interpreter
-and architecture, whatever the CPU lock installs the full lock installs too: same version, same acceptable files.
+Results on a CPU count for the GPU stack only while both run the same code. So for every supported interpreter and
+architecture, each package of the CPU lock must be in the full lock too, with the same version and the same files.
 """
 
 from __future__ import annotations

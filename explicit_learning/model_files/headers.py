@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 CONTEXT = Context(
-    gate="model", fix="the file is damaged or is not a safetensors file: fetch it again, or restore it from a copy"
+    gate="model", fix="fetch the file again, or restore it from a copy: it is damaged or is not a safetensors file"
 )
 MATRIX_DIMENSIONS = 2
 LENGTH_BYTES = 8

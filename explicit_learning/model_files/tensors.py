@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["TensorDigest", "digest_tensor", "file_tensors", "file_tensors_sha256", "tensors_sha256"]
 
 CONTEXT = Context(
-    gate="adapter", fix="the file is damaged or is not a safetensors file: restore it from a copy, or train again"
+    gate="adapter", fix="restore the file from a copy, or train again: it is damaged or is not a safetensors file"
 )
 CHUNK = 1 << 20
 

@@ -49,11 +49,13 @@ def _blocks_of_the_trainer(plan: Document) -> Iterator[Fault]:
     arm = ARMS[plan["arm"]]
     for group in ("reward", "objective", "vllm"):
         if arm.is_sft and plan[group] is not None:
-            fix = f"the arm {arm.name} samples no completions: set {group} to null"
-            yield CONTEXT.fault(pointer=f"/{group}", found="a block", expected="null", fix=fix)
+            expected = f"null in the arm {arm.name}, which samples no completions"
+            fix = f"set {group} to null, or choose an RL arm"
+            yield CONTEXT.fault(pointer=f"/{group}", found=found_text(plan[group]), expected=expected, fix=fix)
         if not arm.is_sft and plan[group] is None:
-            fix = f"the arm {arm.name} samples completions: describe its {group}"
-            yield CONTEXT.fault(pointer=f"/{group}", found="null", expected="a block", fix=fix)
+            expected = f"an object with the {group} fields: the arm {arm.name} samples completions"
+            fix = f"write {group} as an object, or freeze the draft again: freezing fills in the defaults"
+            yield CONTEXT.fault(pointer=f"/{group}", found="null", expected=expected, fix=fix)
 
 
 @_rule("/arm", "/objective")
@@ -64,11 +66,12 @@ def _objective_block_of_the_arm(plan: Document) -> Iterator[Fault]:
     for block in ("papo", "evi_po"):
         pointer = f"/objective/{block}"
         if arm.trainer == block and objective[block] is None:
-            fix = f"the arm {arm.name} needs its {block} coefficients: add the block"
-            yield CONTEXT.fault(pointer=pointer, found="null", expected="a block", fix=fix)
+            expected = f"an object with the {block} coefficients of the arm {arm.name}"
+            fix = f"write {block} as an object, or freeze the draft again: freezing fills in the defaults"
+            yield CONTEXT.fault(pointer=pointer, found="null", expected=expected, fix=fix)
         if arm.trainer != block and objective[block] is not None:
-            fix = f"the arm {arm.name} has no such term: set it to null"
-            yield CONTEXT.fault(pointer=pointer, found="a block", expected="null", fix=fix)
+            expected, fix = f"null in the arm {arm.name}, whose loss has no {block} term", f"set {block} to null"
+            yield CONTEXT.fault(pointer=pointer, found=found_text(objective[block]), expected=expected, fix=fix)
 
 
 @_rule("/arm", "/initial_adapter")
@@ -84,15 +87,19 @@ def _initial_adapter(plan: Document) -> Iterator[Fault]:
 
 @_rule("/arm", "/budget")
 def _budget_of_the_trainer(plan: Document) -> Iterator[Fault]:
-    sft, budget = ARMS[plan["arm"]].is_sft, plan["budget"]
-    for name, used in (("max_sft_loss_tokens", sft), ("max_completion_tokens_per_run", not sft)):
+    arm, budget = ARMS[plan["arm"]], plan["budget"]
+    limits = (("max_sft_loss_tokens", "loss", arm.is_sft), ("max_completion_tokens_per_run", "sampled", not arm.is_sft))
+    for name, kind, used in limits:
         pointer = f"/budget/{name}"
         if used and budget[name] is None:
-            fix = f"set this limit: the arm {plan['arm']} spends such tokens"
-            yield CONTEXT.fault(pointer=pointer, found="null", expected="a number of tokens", fix=fix)
+            expected = f"an integer: the most {kind} tokens that a run of the arm {arm.name} may spend"
+            fix = "set a limit, or remove the field from the draft and freeze it again: freezing computes the limit"
+            yield CONTEXT.fault(pointer=pointer, found="null", expected=expected, fix=fix)
         if not used and budget[name] is not None:
-            fix = f"set it to null: the arm {plan['arm']} spends no such tokens"
-            yield CONTEXT.fault(pointer=pointer, found=found_text(budget[name]), expected="null", fix=fix)
+            expected = f"null in the arm {arm.name}, which spends no {kind} tokens"
+            yield CONTEXT.fault(
+                pointer=pointer, found=found_text(budget[name]), expected=expected, fix="set it to null"
+            )
 
 
 @_rule("/arm", "/budget/planned_sft_loss_tokens", "/budget/max_sft_loss_tokens")

@@ -77,7 +77,7 @@ def experiment_text(results: Sequence[StageResult]) -> str:
 
 
 def places_text(out: Path, runs: Sequence[RunOfStage]) -> str:
-    """Return a text with the folders of an experiment, one a line."""
+    """Return a text with the folders of an experiment, one per line."""
     lines = ["files of this experiment:"]
     if (out / "data").is_dir():
         lines.append(f"  {out / 'data'}: images, slots, SFT rows, evaluation rows")

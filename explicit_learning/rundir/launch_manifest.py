@@ -1,9 +1,8 @@
 """What the gates hand to the launcher and the ranks.
 
-The gates have checked every byte the plan names. Ranks must not do so again (a rank that hashes 40 GB of images keeps
-others waiting), nor may they trust a folder that somebody changed the name of: they get one document, whose hash
-travels apart from it in the environment, and refuse to train without it. It lives only while the run is up, because it
-holds absolute paths.
+The gates have hashed every file that the plan names. Ranks do not hash them again: a rank that hashes 40 GB of images
+keeps the others waiting. Ranks get one document with the checked plan and paths, and its hash in the environment. They
+refuse to train if the two do not match. The document exists only during the launch, because it holds absolute paths.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Whose folder is it?
+"""Whether a folder may hold a plan's run.
 
-A run directory is evidence: two plans in one folder, or a second run over a finished one, would spoil it. The gates ask
-before anything starts, and the run asks again once it holds the lock, because whoever held it a moment ago may have
-completed the run.
+A folder holds the run of one plan. A folder with another plan's run, a finished run or other files is refused. The
+gates check this before anything starts; `el run` checks it again under the run's lock, because the process that held
+the lock before may have completed the run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["OTHER_FOLDER", "ownership_faults", "require_own_folder"]
 OTHER_FOLDER = "choose another folder (--out)"
 CONTEXT = Context(gate="output", fix=OTHER_FOLDER, exit_code=ExitCode.OUTPUT)
 UNFINISHED = "an unfinished run, or no folder"
-# Neither makes a folder somebody's: a volume's own folder, and an earlier attempt that ended before its plan was there.
+# Files that do not make a folder someone else's: the lock of a launch that wrote no plan, and a volume's own folder.
 IGNORED = {layout.LOCK, "lost+found"}
 PLAN_LIMIT = 16 * 2**20
 NAMES_SHOWN = 5

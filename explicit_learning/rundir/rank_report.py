@@ -1,8 +1,8 @@
 """What a rank reports about a run that it finished.
 
-The launcher writes the completion marker, but it never saw a tensor. Whatever it cannot read from files comes through
-this one class, so that a missing measurement is a refusal and not a silent null in a record that people will trust.
-Ledgers, traces, checkpoints and the adapter are read from their files instead: a file is better evidence than a report.
+The launcher writes the completion marker, but only ranks can measure weights, gradients and losses. They report these
+measurements in this class. A missing one is a refusal, not a null in the marker. Ledgers, traces, checkpoints and the
+adapter are read from their files instead: a file is better evidence than a report.
 """
 
 from __future__ import annotations

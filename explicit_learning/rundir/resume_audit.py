@@ -172,7 +172,8 @@ def _faults(audit: ResumeAudit, context: Context) -> Iterator[Fault]:
         place = f"/ranks/{rank.rank}"
         for loader in rank.loaders_missing:
             pointer = f"{place}/loaders_missing"
-            yield context.fault(pointer=pointer, found=f"{loader} was not restored", expected=f"{loader} restored")
+            expected = f"a loader that restores {loader} before the first step"
+            yield context.fault(pointer=pointer, found=f"{loader} was not restored", expected=expected)
         for item in rank.components:
             if not item.equal:
                 yield context.fault(

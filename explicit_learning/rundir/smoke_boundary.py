@@ -28,7 +28,7 @@ __all__ = ["BoundaryProof", "RankBoundary", "SmokeBoundary", "prove_boundary", "
 
 GATE = "smoke"
 CONTEXT = Context(
-    gate=GATE, fix="this boundary belongs to another checkpoint or run: start the smoke run again (--out)"
+    gate=GATE, fix="start the smoke run again (--out): this boundary belongs to another checkpoint or run"
 )
 SCHEMA_VERSION = 1
 KIND = "smoke-resume-boundary"

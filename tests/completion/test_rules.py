@@ -76,11 +76,11 @@ def test_the_counters_count(rl: Run) -> None:
         ),
         (
             {"base_weights_after_sha256": "4" * 64},
-            [("/base_weights_after_sha256", f"{'4' * 64} on rank {rank}") for rank in range(RANKS)],
+            [("/base_weights_after_sha256", f"digest {'4' * 64} on rank {rank}") for rank in range(RANKS)],
         ),
         (
             {"final_adapter_tensors_sha256": "4" * 64},
-            [("/final_adapter_tensors_sha256", f"{'4' * 64} on rank {rank}") for rank in range(RANKS)],
+            [("/final_adapter_tensors_sha256", f"digest {'4' * 64} on rank {rank}") for rank in range(RANKS)],
         ),
         ({"loss_terms": {}}, [("/loss_terms", f"no loss term on rank {rank}") for rank in range(RANKS)]),
         (

@@ -268,7 +268,7 @@ def test_substitute_without_its_answer(good: Builder) -> None:
 def test_a_misspelt_field_is_named_with_its_neighbour(good: Builder) -> None:
     good.slots[CONTROL]["full_anwser"] = good.slots[CONTROL].pop("full_answer")
     (fault,) = [fault for fault in slot_faults(good) if fault.pointer == "/full_anwser"]
-    assert fault.fix == "did you mean 'full_answer'?"
+    assert fault.fix == "write 'full_answer', if you meant that"
 
 
 def test_a_training_row_among_held_out_ones(good: Builder) -> None:

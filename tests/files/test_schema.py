@@ -1,4 +1,4 @@
-"""Whatever stands in a field, the fault is short, and what no file system can hold is no path."""
+"""A fault stays short whatever a field holds, and a path with a character that no file system allows is refused."""
 
 from __future__ import annotations
 

@@ -155,8 +155,8 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_identity_is_no_absent_one(image: Path, damage: str) -> None:
-    """Neither the gates nor the record of the code take it for a checkout, or ask anybody to write it anew."""
+def test_a_damaged_identity_is_refused_and_not_taken_for_a_missing_one(image: Path, damage: str) -> None:
+    """Gates and `code_identity` do not take the image for a checkout, or ask the user to repair the file."""
     DAMAGE[damage](image)
     faults = check_image(None, file=None, environment={}, image_file=image)
     with pytest.raises(Refusal) as refused:

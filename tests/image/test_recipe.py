@@ -145,7 +145,7 @@ def test_a_folder_without_a_commit_is_not_built(tmp_path: Path) -> None:
     shutil.copytree(SCRIPTS, folder / "deploy" / "image")
     (programs / "git").symlink_to(shutil.which("git") or "git")
     _program(programs / "docker", "exit 0")
-    _git("init", "--quiet", tmp_path)  # of a folder further up, which is no checkout of this
+    _git("init", "--quiet", tmp_path)  # a repository of a parent folder does not count
     done = _run(folder / "deploy" / "image" / "build.sh", "full", path=programs, GIT_DIR=str(ROOT / ".git"))
     assert done.returncode == 66
     assert "build from a git clone" in done.stderr

@@ -66,7 +66,7 @@ def places(plan: Path) -> set[tuple[str, str]]:
 
 
 def edit(plan: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change a plan and freeze its hash anew, as someone would who knows how."""
+    """Change a plan and correct its frozen hash, so that only the change itself can be refused."""
     document = json.loads(plan.read_text())
     change(document)
     document[FROZEN] = frozen_config_sha256(document)

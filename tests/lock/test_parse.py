@@ -136,7 +136,7 @@ def test_a_head_that_breaks_its_schema_is_refused_when_used(tmp_path: Path) -> N
     with pytest.raises(Refusal) as refusal:
         _ = lock.head
     faults = {fault.pointer: fault.fix for fault in refusal.value.faults}
-    assert faults["/driver_minimun"] == "did you mean 'driver_minimum'?"
+    assert faults["/driver_minimun"] == "write 'driver_minimum', if you meant that"
     assert "/cuda" in faults
 
 

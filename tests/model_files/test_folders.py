@@ -163,7 +163,7 @@ def test_an_adapters_identity_is_that_of_its_two_files(adapter: Path) -> None:
         }
     )
     assert adapter_sha256(adapter) == expected
-    (adapter / "README.md").write_text("a model card is no part of it")
+    (adapter / "README.md").write_text("a model card does not count")
     assert adapter_sha256(adapter) == expected
 
 

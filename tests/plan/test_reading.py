@@ -77,8 +77,8 @@ def test_ten_mistakes_are_ten_faults(tmp_path: Path) -> None:
         "/hardware/world_size",
         "/colour",
     }
-    assert faults["/arm"].fix == "did you mean 'answer_grpo'?"
-    assert faults["/optimisation/learning_rat"].fix == "did you mean 'learning_rate'?"
+    assert faults["/arm"].fix == "write 'answer_grpo', if you meant that"
+    assert faults["/optimisation/learning_rat"].fix == "write 'learning_rate', if you meant that"
     assert faults["/colour"].fix == "remove the field"
     assert faults["/seed"].expected.startswith("at least 0")
 

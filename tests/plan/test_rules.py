@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from explicit_learning.errors import found_text
 from explicit_learning.files.schema import load_schema, validate
 from explicit_learning.plan.rules import broken_rules, warnings
 from tests.support.plans import PLAN, plan_with
@@ -83,6 +84,30 @@ def test_the_golden_plan_and_its_sft_form_break_none() -> None:
 )
 def test_each_rule_names_its_field(changes: dict[str, Any], expected: list[str]) -> None:
     assert pointers(changes) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "found", "expected"),
+    [
+        (
+            {**SFT, "/reward": {"answer": 1}},
+            '{"answer": 1}',
+            "null in the arm sft_certificate, which samples no completions",
+        ),
+        ({"/vllm": None}, "null", "an object with the vllm fields: the arm answer_grpo samples completions"),
+        ({"/objective/papo": PAPO}, found_text(PAPO), "null in the arm answer_grpo, whose loss has no papo term"),
+        ({"/arm": "papo", "/objective/papo": None}, "null", "an object with the papo coefficients of the arm papo"),
+        (
+            {"/budget/max_completion_tokens_per_run": None},
+            "null",
+            "an integer: the most sampled tokens that a run of the arm answer_grpo may spend",
+        ),
+        ({"/budget/max_sft_loss_tokens": 5}, "5", "null in the arm answer_grpo, which spends no loss tokens"),
+    ],
+)
+def test_a_fault_shows_the_value_and_names_the_arm(changes: dict[str, Any], found: str, expected: str) -> None:
+    (fault,) = broken_rules(plan_with(changes), [], gate="plan", file="p")
+    assert (fault.found, fault.expected) == (found, expected)
 
 
 def test_all_rules_speak_at_once() -> None:

@@ -64,7 +64,7 @@ def follow(
     """Join node 0, run this node's ranks, and return the exit code that node 0 sends.
 
     Args:
-        own: What this node knows before it joins.
+        own: This node's own part of the launch: its plan, paths, commit, hardware and image.
         node: This node's place.
         stop: Notes the signals that this process gets.
         run_ranks: Runs this node's ranks until they have ended.
@@ -100,7 +100,7 @@ def _join(store: NodeStore, node: NodePlace, own: FollowerManifest, stop: StopRe
         raise CONTEXT.refusal(
             found=f"another node {node.rank} has joined already",
             expected=ALL_NODES,
-            fix="start each node once (one task a node under SLURM), or all again with another --rdzv-id",
+            fix="start each node once (one task per node under SLURM), or all again with another --rdzv-id",
             exit_code=ExitCode.USAGE,
         )
     sha256 = store.wait_for(RUN_MANIFEST_SHA256, seconds=JOIN_SECONDS, stopped=stop.requested)

@@ -1,8 +1,8 @@
 """Node 0's side of a launch over several nodes.
 
-Node 0 holds the run: it sends the launch manifest to the others, collects their reports of how their ranks ended,
-finishes the run and sends the exit code to all. Whichever launcher dies, the others end by themselves and report it:
-its ranks die with it, theirs lose their peers, and every wait here has an end.
+Node 0 holds the run's lock. It sends the launch manifest to the other nodes, collects their reports of how their ranks
+ended, finishes the run, and sends the exit code to all. If the launcher of a node dies, its ranks die with it; the
+ranks of the other nodes lose their connections and fail, and their launchers end. Every wait here has a time limit.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def find_node_place(flags: Mapping[str, str], environment: Mapping[str, str] = o
     """
     values = (_slurm(environment) if "nnodes" not in flags else {}) | dict(flags)
     if values.get("nnodes", "1") == "1":
-        expected = "--nnodes of 2 or more with it"
+        expected = "--nnodes 2 or more on the same command line"
         if unused := [name for name in NODE_FLAGS[1:] if name in flags]:
             raise Refusal([_fault(name, flags[name], expected) for name in unused])
         return None
