@@ -46,6 +46,7 @@ from explicit_learning.rundir.events import append_event
 from explicit_learning.rundir.owner import OTHER_FOLDER, require_own_folder
 from explicit_learning.rundir.run_manifest import (
     amend_completed,
+    changed_plan_faults,
     create_run_manifest,
     read_run_manifest,
     set_status,
@@ -113,7 +114,7 @@ def prepare_run(
 
     Raises:
         Refusal: With exit code 73 if the run is complete or the directory is another run's, 79 if its budget ended, 65
-            if its newest checkpoint or its manifest is damaged, 74 if the disk is full or failing.
+            if its newest checkpoint, its manifest or its plan is damaged, 74 if the disk is full or failing.
     """
     try:
         run.mkdir(parents=True, exist_ok=True)
@@ -275,7 +276,7 @@ def _complete(manifest: LaunchManifest, outcomes: Sequence[RankOutcome]) -> None
 
 
 def _unchanged_manifest(manifest: LaunchManifest) -> RunManifest:
-    """Return the run manifest, if it is still the one that the ranks were started with."""
+    """Return the run manifest, if it and the plan are still those that the ranks were started with."""
     found, expected = read_run_manifest(manifest.run), manifest.run_manifest_sha256
     if found.run_manifest_sha256 != expected:
         raise CONTEXT.refusal(
@@ -284,6 +285,8 @@ def _unchanged_manifest(manifest: LaunchManifest) -> RunManifest:
             expected=expected,
             fix=f"restore {layout.RUN_MANIFEST} from a copy: it was changed during the run; or {OTHER_FOLDER}",
         )
+    if faults := changed_plan_faults(manifest.run, found):
+        raise Refusal(faults)
     return found
 
 

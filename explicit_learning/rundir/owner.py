@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.files.atomic import TEMPORARY_PREFIX
 from explicit_learning.rundir import layout
-from explicit_learning.rundir.run_manifest import read_run_manifest
+from explicit_learning.rundir.run_manifest import changed_plan_faults, read_run_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +52,7 @@ def ownership_faults(folder: Path, frozen_config_sha256: str | None) -> list[Fau
 
     Returns:
         Faults with exit code 73 (the folder is another's, or the run is complete), 79 (the run's token budget has
-        ended) or 65 (its run manifest is damaged).
+        ended) or 65 (its run manifest is damaged, or its plan was changed).
 
     Raises:
         OSError: If the folder cannot be read.
@@ -89,10 +89,14 @@ def _end_faults(context: Context, folder: Path, *, has_marker: bool) -> Iterator
     A crash can keep the run manifest from recording what the marker records: that run is left to be finalised.
     """
     try:
-        status = read_run_manifest(folder).status
+        manifest = read_run_manifest(folder)
     except Refusal as refusal:
         yield from refusal.faults
         return
+    if faults := changed_plan_faults(folder, manifest):
+        yield from faults
+        return
+    status = manifest.status
     if status == "completed":
         fix = f"use what is there, or {OTHER_FOLDER} to run again"
         yield context.fault(found="this run is already complete", expected=UNFINISHED, fix=fix)

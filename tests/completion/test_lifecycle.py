@@ -245,6 +245,22 @@ def test_a_manifest_that_changed_under_the_run_is_a_failure(rl: Run) -> None:
     assert status(rl) == "failed"
 
 
+@pytest.mark.parametrize("damage", ["changed", "removed"])
+def test_a_plan_that_changed_during_the_run_is_a_failure(rl: Run, damage: str) -> None:
+    rl.prepare()
+    rl.sample()
+    path = rl.folder / "plan.json"
+    path.unlink()
+    if damage == "changed":
+        path.write_bytes(rl.plan_bytes + b"\n")
+    end = after_ranks(rl.launch_manifest(), rl.completed(rl.reports(rl.save_adapter())))
+    (fault,) = end.faults
+    assert (end.exit_code, fault.file) == (ExitCode.CONTRACT, str(path))
+    assert fault.found.startswith("SHA-256 " if damage == "changed" else "no such file")
+    assert status(rl) == "failed"
+    assert not (rl.folder / "training-complete.json").exists()
+
+
 @pytest.mark.parametrize(
     ("outcomes", "code", "expected"),
     [

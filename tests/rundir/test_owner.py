@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import pytest
 
 from explicit_learning.completion.lifecycle import after_ranks
 from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.files.hashing import sha256_file
 from explicit_learning.rundir.outcome import RankOutcome
 from explicit_learning.rundir.owner import ownership_faults, require_own_folder
 from explicit_learning.rundir.run_manifest import set_status
@@ -128,6 +130,22 @@ def test_a_damaged_manifest_is_named_with_every_fault(completed: tuple[Run, byte
     assert {fault.file for fault in faults} == {str(run.folder / "run-manifest.json")}
     assert {fault.exit_code for fault in faults} == {ExitCode.CONTRACT}
     assert "/run_manifest_sha256" in [fault.pointer for fault in faults]
+
+
+@pytest.mark.parametrize("change", [("answer_grpo", "full_cover"), ('"max_steps":3', '"max_steps":2')])
+def test_a_plan_that_was_changed_after_the_first_launch_is_named(change: tuple[str, str], tmp_path: Path) -> None:
+    run = Run.of(tmp_path / "run", plan_document())
+    run.prepare()
+    path, before = run.folder / "plan.json", run.plan_bytes
+    path.write_text(before.decode().replace(*change))
+    (fault,) = ownership_faults(run.folder, run.plan.frozen_config_sha256)
+    assert (fault.file, fault.exit_code) == (str(path), ExitCode.CONTRACT)
+    assert fault.found == f"SHA-256 {sha256_file(path)}: it was changed after the run's first launch"
+    assert fault.expected == f"SHA-256 {hashlib.sha256(before).hexdigest()}, which is frozen in run-manifest.json"
+    with pytest.raises(Refusal, match="it was changed after the run's first launch"):
+        run.prepare()
+    path.write_bytes(before)
+    assert run.prepare().action == "fresh"
 
 
 def test_a_run_whose_budget_ended_is_refused_with_its_own_code(tmp_path: Path) -> None:
