@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.cli.output import add_json_argument, answer, print_warnings
+from explicit_learning.cli.paths import output_folder
 from explicit_learning.gates.check import check_plan
 from explicit_learning.plan.reading import read_plan
 from explicit_learning.rundir.layout import default_run_folder
@@ -22,7 +23,7 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="a frozen plan")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="run folder (default: that of `el run`)")
+    parser.add_argument("--out", type=output_folder, metavar="DIR", help="run folder (default: that of `el run`)")
     add_json_argument(parser)
 
 

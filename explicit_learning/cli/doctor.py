@@ -6,7 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.cli.output import add_json_argument
+from explicit_learning.cli.output import add_json_argument, counted_faults
 from explicit_learning.errors import ExitCode, exit_code_of, json_answer, print_json
 from explicit_learning.gates.doctor import examine
 from explicit_learning.gates.image import DIGEST_VARIABLE
@@ -122,7 +122,7 @@ def _conclusion(what: str, faults: list[Fault]) -> Iterator[str]:
     if not faults:
         yield f"{what} could start here"
         return
-    yield f"{what} would be refused here ({len(faults)} faults, exit code {int(exit_code_of(faults))}):"
+    yield f"{what} would be refused here ({counted_faults(faults)}, exit code {int(exit_code_of(faults))}):"
     for fault in faults[:SHOWN_FAULTS]:
         for line in str(fault).splitlines():
             yield f"  {line}" if len(line) <= SHOWN_WIDTH else f"  {line[:SHOWN_WIDTH]}…"

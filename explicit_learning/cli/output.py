@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.errors import ExitCode, Fault
 
-__all__ = ["add_json_argument", "answer", "print_warnings"]
+__all__ = ["add_json_argument", "answer", "counted_faults", "print_warnings"]
 
 
 def add_json_argument(parser: argparse.ArgumentParser) -> None:
@@ -36,9 +36,13 @@ def answer(faults: Sequence[Fault], *, as_json: bool, **more: Any) -> ExitCode: 
     elif faults:
         for fault in faults:
             print(f"{fault}\n", file=sys.stderr)
-        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
-        print(f"{count}; exit code {int(code)} ({code.name.lower()})", file=sys.stderr)
+        print(f"{counted_faults(faults)}; exit code {int(code)} ({code.name.lower()})", file=sys.stderr)
     return code
+
+
+def counted_faults(faults: Sequence[Fault]) -> str:
+    """Return the number of faults in words, such as ``2 faults``."""
+    return "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
 
 
 def print_warnings(plan: Path, warnings: Sequence[str]) -> None:

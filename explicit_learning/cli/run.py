@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.cli.node_flags import add_node_arguments, given_node_flags
 from explicit_learning.cli.output import add_json_argument, answer, print_warnings
+from explicit_learning.cli.paths import output_folder
 from explicit_learning.errors import Refusal
 from explicit_learning.files.progress import say
 from explicit_learning.gates.check import check_plan
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="a frozen plan")
     where = "run folder (default: $EXPLICIT_RUNS/RUN_ID, else runs/RUN_ID)"
-    parser.add_argument("--out", type=Path, metavar="DIR", help=where)
+    parser.add_argument("--out", type=output_folder, metavar="DIR", help=where)
     audit = "if the run resumes, prove that its whole state was restored (smoke runs always do)"
     parser.add_argument("--audit", action="store_true", help=audit)
     add_node_arguments(parser)
@@ -53,4 +54,4 @@ def run(args: argparse.Namespace) -> ExitCode:
     print_warnings(args.plan, document.warnings)
     os.environ[JSON_VARIABLE] = "1" if args.json else ""
     start_launch(plan, checked, folder, node=node, audit=args.audit)
-    return answer([], as_json=args.json, run=str(folder))
+    return answer([], as_json=args.json, run=str(folder.resolve()))

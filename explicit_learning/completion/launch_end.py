@@ -14,7 +14,15 @@ if TYPE_CHECKING:
 
     from explicit_learning.rundir.outcome import RankOutcome, Status
 
-__all__ = ["LaunchEnd", "agreed_status", "end_faults", "end_record", "exit_code_of_ranks", "unrecorded_fault"]
+__all__ = [
+    "LaunchEnd",
+    "agreed_status",
+    "defect_fault",
+    "end_faults",
+    "end_record",
+    "exit_code_of_ranks",
+    "unrecorded_fault",
+]
 
 AGAIN = "run the same command again: it continues from the newest checkpoint"
 FROM_THE_BEGINNING = "run the same command again: it starts from the beginning"
@@ -82,6 +90,17 @@ def end_faults(run: Path, code: ExitCode, outcomes: Sequence[RankOutcome]) -> tu
             fix=UNEXPLAINED if code is ExitCode.INTERNAL else f"read that log, fix what it names, then {AGAIN}",
         )
         for message, ranks in by_message.items()
+    )
+
+
+def defect_fault(run: Path, error: Exception) -> Fault:
+    """Return the fault of a run that a defect of this program kept from being completed."""
+    return CONTEXT.fault(
+        file=run,
+        found=f"internal error after the ranks had ended: {type(error).__name__}: {error}",
+        expected="no defect",
+        fix=f"report this as a defect, with the launcher's log in {run / layout.LOGS} (CONTRIBUTING.md says where)",
+        exit_code=ExitCode.INTERNAL,
     )
 
 

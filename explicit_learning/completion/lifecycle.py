@@ -8,6 +8,7 @@ entered into the manifest, or an end.
 from __future__ import annotations
 
 import hashlib
+import logging
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from explicit_learning.completion.card import model_card
 from explicit_learning.completion.launch_end import (
     LaunchEnd,
     agreed_status,
+    defect_fault,
     end_faults,
     end_record,
     exit_code_of_ranks,
@@ -44,8 +46,10 @@ from explicit_learning.rundir.checkpoints import (
 from explicit_learning.rundir.completion_marker import read_marker, write_marker
 from explicit_learning.rundir.events import append_event
 from explicit_learning.rundir.owner import OTHER_FOLDER, require_own_folder
+from explicit_learning.rundir.resume_audit import read_audits
 from explicit_learning.rundir.run_manifest import (
     amend_completed,
+    changed_plan_faults,
     create_run_manifest,
     read_run_manifest,
     set_status,
@@ -113,7 +117,7 @@ def prepare_run(
 
     Raises:
         Refusal: With exit code 73 if the run is complete or the directory is another run's, 79 if its budget ended, 65
-            if its newest checkpoint or its manifest is damaged, 74 if the disk is full or failing.
+            if its newest checkpoint, its manifest, its plan or a resume audit is damaged, 74 if the disk is full or failing.
     """
     try:
         run.mkdir(parents=True, exist_ok=True)
@@ -122,6 +126,7 @@ def prepare_run(
         _remove_half_written(run)
         if (run / layout.COMPLETION_MARKER).exists():
             return _finalise(run, manifest)
+        read_audits(run)  # a damaged one would keep the run from being completed, after all its training
         append_event(run, "gates", {"launch_id": launch_id, "hardware": hardware, "image": image} | (gates or {}))
         _tidy(run)
         if plan.run_mode == "smoke":
@@ -226,13 +231,18 @@ def after_ranks(manifest: LaunchManifest, outcomes: Sequence[RankOutcome]) -> La
     except OSError as error:
         fault = write_fault(error, run)
         broken, code = (fault,), fault.exit_code
+    except Exception as error:  # a defect of this program must not leave the run without an end
+        logging.getLogger(__name__).exception("the run could not be completed")
+        broken, code = (defect_fault(run, error),), ExitCode.INTERNAL
     _show(*broken)
     faults = broken or (() if code is ExitCode.DONE else end_faults(run, code, outcomes))
     try:
         if broken and not (run / layout.COMPLETION_MARKER).exists():
             set_status(run, "failed")
         append_event(run, "exit", end_record(manifest.launch_id, code, outcomes, broken))
-    except (OSError, Refusal) as error:
+    except Exception as error:
+        if not isinstance(error, OSError | Refusal):
+            logging.getLogger(__name__).exception("the end of the run could not be recorded")
         code = code or ExitCode.IO
         unrecorded = unrecorded_fault(run, error, code)
         _show(unrecorded)
@@ -275,7 +285,7 @@ def _complete(manifest: LaunchManifest, outcomes: Sequence[RankOutcome]) -> None
 
 
 def _unchanged_manifest(manifest: LaunchManifest) -> RunManifest:
-    """Return the run manifest, if it is still the one that the ranks were started with."""
+    """Return the run manifest, if it and the plan are still those that the ranks were started with."""
     found, expected = read_run_manifest(manifest.run), manifest.run_manifest_sha256
     if found.run_manifest_sha256 != expected:
         raise CONTEXT.refusal(
@@ -284,6 +294,8 @@ def _unchanged_manifest(manifest: LaunchManifest) -> RunManifest:
             expected=expected,
             fix=f"restore {layout.RUN_MANIFEST} from a copy: it was changed during the run; or {OTHER_FOLDER}",
         )
+    if faults := changed_plan_faults(manifest.run, found):
+        raise Refusal(faults)
     return found
 
 

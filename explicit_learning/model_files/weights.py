@@ -53,7 +53,7 @@ def _type_faults(folder: Path) -> Iterator[Fault]:
         types = {name: entry["dtype"] for name, entry in safetensors_header(path).items()}
         other = sorted(name for name, kind in types.items() if kind not in PLAIN_TYPES | INDEX_TYPES)
         if other:
-            found = f"{len(other)} tensors of another type, the first {other[0]} ({types[other[0]]})"
+            found = f"tensors of another type: {len(other)}, the first {other[0]} ({types[other[0]]})"
             yield CONTEXT.fault(file=path, found=found, expected=f"weights of type {', '.join(sorted(PLAIN_TYPES))}")
 
 

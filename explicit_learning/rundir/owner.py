@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from explicit_learning.accounting.binding import log_file
 from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.files.atomic import TEMPORARY_PREFIX
 from explicit_learning.rundir import layout
-from explicit_learning.rundir.run_manifest import read_run_manifest
+from explicit_learning.rundir.run_manifest import changed_plan_faults, read_run_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +29,12 @@ CONTEXT = Context(gate="output", fix=OTHER_FOLDER, exit_code=ExitCode.OUTPUT)
 UNFINISHED = "an unfinished run, or no folder"
 # Files that do not make a folder someone else's: the lock of a launch that wrote no plan, and a volume's own folder.
 IGNORED = {layout.LOCK, "lost+found"}
+# What a folder may hold whose run has no manifest yet.
+BEFORE_MANIFEST = {layout.PLAN, layout.LOGS}
+ACCOUNTING = log_file("ledger", 0).split("/", maxsplit=1)[0]
+# What a run writes only once it has its manifest, checkpoints aside.
+AFTER_MANIFEST = {layout.EVENTS, layout.METRICS, layout.COMPLETION_MARKER, layout.SMOKE_BOUNDARY, ACCOUNTING}
+AFTER_MANIFEST |= {layout.FINAL_ADAPTER, layout.RESUME_AUDITS, layout.SET_ASIDE, layout.EVALUATIONS, layout.TENSORBOARD}
 PLAN_LIMIT = 16 * 2**20
 NAMES_SHOWN = 5
 
@@ -52,7 +59,7 @@ def ownership_faults(folder: Path, frozen_config_sha256: str | None) -> list[Fau
 
     Returns:
         Faults with exit code 73 (the folder is another's, or the run is complete), 79 (the run's token budget has
-        ended) or 65 (its run manifest is damaged).
+        ended) or 65 (its run manifest is damaged, or its plan was changed).
 
     Raises:
         OSError: If the folder cannot be read.
@@ -65,22 +72,37 @@ def _faults(folder: Path, frozen_config_sha256: str | None) -> Iterator[Fault]:
     if not names:
         return
     context = CONTEXT.at(folder)
+    if layout.PLAN in names and (folder / layout.PLAN).is_dir():
+        found, fix = "a folder", f"remove this folder, or {OTHER_FOLDER}"
+        yield CONTEXT.fault(file=folder / layout.PLAN, found=found, expected="the plan's file", fix=fix)
+        return
     owner = _owner(folder / layout.PLAN) if layout.PLAN in names else None
     records = sorted(names & {layout.RUN_MANIFEST, layout.COMPLETION_MARKER})
     if owner is None and records:
         found = f"{' and '.join(records)} without the {layout.PLAN} of a run"
         yield context.fault(found=found, expected="a whole run, or no folder")
     elif owner is None:
-        found = f"it holds files that do not belong to a run: {', '.join(sorted(names)[:NAMES_SHOWN])}"
-        yield context.fault(found=found, expected="an empty folder, or no folder")
+        yield _foreign_files(context, names)
     elif owner != frozen_config_sha256:
         expected = f"a run of plan {frozen_config_sha256}" if frozen_config_sha256 else "an empty folder, or no folder"
         yield context.fault(found=f"it holds a run of another plan ({owner})", expected=expected)
     elif layout.RUN_MANIFEST in names:
         yield from _end_faults(context, folder, has_marker=layout.COMPLETION_MARKER in names)
-    elif layout.COMPLETION_MARKER in names:
-        found = f"{layout.COMPLETION_MARKER} without {layout.RUN_MANIFEST}"
-        yield context.fault(found=found, expected="a whole run, or no folder")
+    elif written := sorted(name for name in names if name in AFTER_MANIFEST or layout.step_of(name)):
+        found = f"{_shown(written)} without {layout.RUN_MANIFEST}"
+        fix = f"restore {layout.RUN_MANIFEST} from a copy, or {OTHER_FOLDER}"
+        yield context.fault(found=found, expected="a whole run, or no folder", fix=fix)
+    elif other := names - BEFORE_MANIFEST:
+        yield _foreign_files(context, other)
+
+
+def _foreign_files(context: Context, names: set[str]) -> Fault:
+    found = f"it holds files that do not belong to a run: {_shown(sorted(names))}"
+    return context.fault(found=found, expected="an empty folder, or no folder")
+
+
+def _shown(names: list[str]) -> str:
+    return ", ".join(names[:NAMES_SHOWN])
 
 
 def _end_faults(context: Context, folder: Path, *, has_marker: bool) -> Iterator[Fault]:
@@ -89,10 +111,14 @@ def _end_faults(context: Context, folder: Path, *, has_marker: bool) -> Iterator
     A crash can keep the run manifest from recording what the marker records: that run is left to be finalised.
     """
     try:
-        status = read_run_manifest(folder).status
+        manifest = read_run_manifest(folder)
     except Refusal as refusal:
         yield from refusal.faults
         return
+    if faults := changed_plan_faults(folder, manifest):
+        yield from faults
+        return
+    status = manifest.status
     if status == "completed":
         fix = f"use what is there, or {OTHER_FOLDER} to run again"
         yield context.fault(found="this run is already complete", expected=UNFINISHED, fix=fix)

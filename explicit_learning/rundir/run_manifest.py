@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from explicit_learning.errors import Context, ExitCode, found_text
 from explicit_learning.files.canonical import sha256_json
+from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.typed_json import document, from_json, read_document, to_json, write_document
 from explicit_learning.rundir import layout
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from explicit_learning.errors import Fault
     from explicit_learning.plan.typed_plan import Plan
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "RunManifest",
     "RunStatus",
     "amend_completed",
+    "changed_plan_faults",
     "create_run_manifest",
     "plan_identities",
     "read_run_manifest",
@@ -224,6 +227,26 @@ def read_run_manifest(run: Path) -> RunManifest:
         fix = "restore the file from a copy: its frozen part was changed"
         raise CONTEXT.refusal(file=path, pointer="/run_manifest_sha256", found=found, expected=expected, fix=fix)
     return manifest
+
+
+def changed_plan_faults(run: Path, manifest: RunManifest) -> list[Fault]:
+    """Return a fault if the plan in a run folder is not the file that the run's manifest names by hash.
+
+    Raises:
+        OSError: If the plan cannot be read.
+    """
+    path, expected = run / layout.PLAN, manifest.frozen.plan_sha256
+    found = sha256_file(path) if path.is_file() else None
+    if found == expected:
+        return []
+    return [
+        CONTEXT.fault(
+            file=path,
+            found="no such file" if found is None else f"SHA-256 {found}: it was changed after the run's first launch",
+            expected=f"SHA-256 {expected}, which is frozen in {layout.RUN_MANIFEST}",
+            fix="restore the file from a copy, or choose another folder (--out)",
+        )
+    ]
 
 
 def set_status(run: Path, status: RunStatus) -> RunManifest:

@@ -7,12 +7,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 
 from explicit_learning.cli import COMMANDS, main
+from explicit_learning.cli.output import counted_faults
+from explicit_learning.errors import Fault
 from explicit_learning.files.resources import PLANS, ROOT
 from explicit_learning.files.schema import load_schema
 from tests.support.plans import PLAN, plan_with
@@ -71,6 +74,30 @@ def test_a_foreign_folder_is_the_path_s_fault_and_not_the_disk_s(
     answer = run_json(capsys, "data", "digits", "--size", "quick", "--out", str(tmp_path))
     assert answer["exit_code"] == 73
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    "words", [["run", "p.json"], ["check", "p.json"], ["smoke", "p.json"], ["experiment", "e.json"], ["demo"]]
+)
+def test_an_empty_output_folder_is_not_the_current_folder(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    answer = run_json(capsys, *words, "--out", "")
+    assert answer["exit_code"] == 64
+    assert answer["faults"][0]["found"] == "argument --out: an empty path; write . for the current folder"
+
+
+def test_a_run_that_had_only_to_be_finalised_is_named_by_its_whole_path(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("explicit_learning.cli.run.check_plan", lambda *_, **__: SimpleNamespace(faults=[]))
+    monkeypatch.setattr("explicit_learning.cli.run.start_launch", lambda *_, **__: None)
+    answer = run_json(capsys, "run", write(tmp_path / "plan.json", PLAN), "--out", "here")
+    assert (answer["exit_code"], answer["run"]) == (0, str(tmp_path / "here"))
+
+
+def test_one_fault_is_counted_as_one() -> None:
+    faults = [Fault(gate="g", found="1", expected="2", fix="3")]
+    assert (counted_faults(faults), counted_faults(faults * 2)) == ("1 fault", "2 faults")
 
 
 @pytest.mark.parametrize("arms", ["", ",", " , "])

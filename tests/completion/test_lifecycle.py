@@ -245,6 +245,39 @@ def test_a_manifest_that_changed_under_the_run_is_a_failure(rl: Run) -> None:
     assert status(rl) == "failed"
 
 
+def test_a_defect_after_the_ranks_is_recorded_as_the_end_of_the_run(rl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise KeyError("frontier")
+
+    rl.prepare()
+    rl.sample()
+    monkeypatch.setattr("explicit_learning.completion.lifecycle.recount_rank", broken)
+    end = after_ranks(rl.launch_manifest(), rl.completed(rl.reports(rl.save_adapter())))
+    (fault,) = end.faults
+    assert (end.exit_code, fault.file) == (ExitCode.INTERNAL, str(rl.folder))
+    assert fault.found == "internal error after the ranks had ended: KeyError: 'frontier'"
+    assert str(rl.folder / "logs") in fault.fix
+    assert status(rl) == "failed"
+    event = read_events(rl.folder)[0][-1]
+    assert (event.kind, event.data["exit_code"], event.data["faults"]) == ("exit", 70, [fault.to_json()])
+
+
+@pytest.mark.parametrize("damage", ["changed", "removed"])
+def test_a_plan_that_changed_during_the_run_is_a_failure(rl: Run, damage: str) -> None:
+    rl.prepare()
+    rl.sample()
+    path = rl.folder / "plan.json"
+    path.unlink()
+    if damage == "changed":
+        path.write_bytes(rl.plan_bytes + b"\n")
+    end = after_ranks(rl.launch_manifest(), rl.completed(rl.reports(rl.save_adapter())))
+    (fault,) = end.faults
+    assert (end.exit_code, fault.file) == (ExitCode.CONTRACT, str(path))
+    assert fault.found.startswith("SHA-256 " if damage == "changed" else "no such file")
+    assert status(rl) == "failed"
+    assert not (rl.folder / "training-complete.json").exists()
+
+
 @pytest.mark.parametrize(
     ("outcomes", "code", "expected"),
     [
@@ -384,6 +417,18 @@ def test_a_damaged_checkpoint_is_refused_by_name(rl: Run) -> None:
     (fault,) = refusal.value.faults
     assert (fault.file, fault.found) == (str(folder / "adapter_model.safetensors"), "10 bytes")
     assert refusal.value.exit_code == ExitCode.CONTRACT
+
+
+def test_a_damaged_resume_audit_is_refused_before_the_training(rl: Run) -> None:
+    rl.prepare()
+    path = rl.folder / "resume-audits" / "checkpoint-1-x.json"
+    path.parent.mkdir()
+    path.write_text("{")
+    with pytest.raises(Refusal) as refusal:
+        rl.prepare()
+    (fault,) = refusal.value.faults
+    assert (fault.file, fault.exit_code) == (str(path), ExitCode.CONTRACT)
+    assert kinds(rl) == ["gates", "launch"]
 
 
 def test_a_run_that_failed_may_be_tried_again(rl: Run) -> None:

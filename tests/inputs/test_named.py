@@ -183,7 +183,7 @@ def test_weights_of_another_type_are_refused(draft: dict[str, Any], model: Path,
     rewrite_header(model / "model.safetensors", lambda header: retype(header[name], kind))
     (fault,) = freezing(draft, tmp_path / "plan.json")
     assert Path(fault.file or "").name == "model.safetensors"
-    assert fault.found == f"1 tensors of another type, the first {name} ({kind})"
+    assert fault.found == f"tensors of another type: 1, the first {name} ({kind})"
     assert fault.expected == "weights of type BF16, F16, F32, F64"
 
 

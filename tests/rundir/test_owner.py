@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import pytest
 
 from explicit_learning.completion.lifecycle import after_ranks
 from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.files.hashing import sha256_file
 from explicit_learning.rundir.outcome import RankOutcome
 from explicit_learning.rundir.owner import ownership_faults, require_own_folder
 from explicit_learning.rundir.run_manifest import set_status
@@ -73,6 +75,35 @@ def test_a_broken_plan_does_not_belong_to_a_run(text: str, tmp_path: Path) -> No
     assert "do not belong to a run: plan.json" in fault_of(tmp_path).found
 
 
+def test_a_plan_among_unrelated_files_does_not_make_their_folder_a_run(tmp_path: Path) -> None:
+    write_plan(tmp_path)
+    (tmp_path / "logs").mkdir()
+    (tmp_path / ".lock").write_text("")
+    assert ownership_faults(tmp_path, OURS) == []
+    (tmp_path / "thesis.tex").write_text("")
+    fault = fault_of(tmp_path)
+    assert (fault.exit_code, fault.found) == (
+        ExitCode.OUTPUT,
+        "it holds files that do not belong to a run: thesis.tex",
+    )
+
+
+def test_a_plan_that_is_a_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").mkdir()
+    (fault,) = ownership_faults(tmp_path, OURS)
+    assert (fault.file, fault.found, fault.expected) == (str(tmp_path / "plan.json"), "a folder", "the plan's file")
+    assert fault.exit_code == ExitCode.OUTPUT
+
+
+@pytest.mark.parametrize("record", ["checkpoint-2", "accounting", "events.jsonl", "final-adapter", "resume-audits"])
+def test_a_run_that_lost_its_manifest_is_not_started_again(record: str, tmp_path: Path) -> None:
+    write_plan(tmp_path)
+    (tmp_path / record).mkdir()
+    fault = fault_of(tmp_path)
+    assert (fault.exit_code, fault.found) == (ExitCode.OUTPUT, f"{record} without run-manifest.json")
+    assert fault.fix == "restore run-manifest.json from a copy, or choose another folder (--out)"
+
+
 def test_a_run_of_another_plan_is_refused_whatever_became_of_it(tmp_path: Path) -> None:
     write_plan(tmp_path, THEIRS)
     for name in ("run-manifest.json", "training-complete.json"):
@@ -109,7 +140,10 @@ def test_a_completion_that_a_crash_kept_out_of_the_manifest_is_left_to_be_entere
     ("gone", "found"),
     [
         ("plan.json", "run-manifest.json and training-complete.json without the plan.json of a run"),
-        ("run-manifest.json", "training-complete.json without run-manifest.json"),
+        (
+            "run-manifest.json",
+            "accounting, events.jsonl, final-adapter, training-complete.json without run-manifest.json",
+        ),
     ],
 )
 def test_records_without_their_plan_or_manifest_are_refused(
@@ -128,6 +162,22 @@ def test_a_damaged_manifest_is_named_with_every_fault(completed: tuple[Run, byte
     assert {fault.file for fault in faults} == {str(run.folder / "run-manifest.json")}
     assert {fault.exit_code for fault in faults} == {ExitCode.CONTRACT}
     assert "/run_manifest_sha256" in [fault.pointer for fault in faults]
+
+
+@pytest.mark.parametrize("change", [("answer_grpo", "full_cover"), ('"max_steps":3', '"max_steps":2')])
+def test_a_plan_that_was_changed_after_the_first_launch_is_named(change: tuple[str, str], tmp_path: Path) -> None:
+    run = Run.of(tmp_path / "run", plan_document())
+    run.prepare()
+    path, before = run.folder / "plan.json", run.plan_bytes
+    path.write_text(before.decode().replace(*change))
+    (fault,) = ownership_faults(run.folder, run.plan.frozen_config_sha256)
+    assert (fault.file, fault.exit_code) == (str(path), ExitCode.CONTRACT)
+    assert fault.found == f"SHA-256 {sha256_file(path)}: it was changed after the run's first launch"
+    assert fault.expected == f"SHA-256 {hashlib.sha256(before).hexdigest()}, which is frozen in run-manifest.json"
+    with pytest.raises(Refusal, match="it was changed after the run's first launch"):
+        run.prepare()
+    path.write_bytes(before)
+    assert run.prepare().action == "fresh"
 
 
 def test_a_run_whose_budget_ended_is_refused_with_its_own_code(tmp_path: Path) -> None:
