@@ -117,7 +117,8 @@ def prepare_run(
 
     Raises:
         Refusal: With exit code 73 if the run is complete or the directory is another run's, 79 if its budget ended, 65
-            if its newest checkpoint, its manifest, its plan or a resume audit is damaged, 74 if the disk is full or failing.
+            if its newest checkpoint, its manifest, its plan or a resume audit is damaged, 74 if the disk is full or
+            failing.
     """
     try:
         run.mkdir(parents=True, exist_ok=True)
