@@ -12,10 +12,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from explicit_learning.accounting.binding import check_header, log_file
 from explicit_learning.accounting.frontier import Frontier
+from explicit_learning.accounting.rows import SampledCompletion
 from explicit_learning.accounting.set_aside import SetAside, set_aside_tail
 from explicit_learning.errors import Context, found_text
 from explicit_learning.files.atomic import fsync_folder, write_bytes
@@ -37,15 +38,7 @@ RESTORE = "restore the run directory from a copy: rows that a checkpoint counts 
 CONTEXT = Context(gate="accounting", fix=RESTORE)
 
 
-class Row(Protocol):
-    """A typed document, one line of a file."""
-
-    @property
-    def token_count(self) -> int:
-        """Sampled tokens."""
-
-
-RowT = TypeVar("RowT", bound=Row)
+RowT = TypeVar("RowT", bound=SampledCompletion)
 
 
 def read_log(run: Path, binding: Binding, kind: Kind, row_type: type[RowT]) -> Iterator[RowT]:
@@ -111,7 +104,7 @@ class AppendLog(Generic[RowT]):
         state = _check_prefix(path, file, at)
         if visit is not None:
             _visit(path, at, row_type, visit)
-        return cls(run, at, state, set_aside_tail(run, file, at.offset))
+        return cls(run, at, state, set_aside_tail(run, file, at.offset, row_type))
 
     @property
     def rows(self) -> int:

@@ -10,18 +10,22 @@ happened, and either only renames the copy or throws it away and starts over.
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from explicit_learning.accounting.rows import LedgerEntry, SampledCompletion
+from explicit_learning.errors import Refusal
 from explicit_learning.files.atomic import fsync_folder, write_bytes
+from explicit_learning.files.strict_json import parse_json
+from explicit_learning.files.typed_json import parsed
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["Discarded", "SetAside", "discarded", "set_aside_tail"]
 
+GATE = "accounting"
 FOLDER = "accounting/set-aside"
 PENDING = ".pending"
 
@@ -35,7 +39,8 @@ class SetAside:
         stored: Where the rows are now, relative to the run directory; ``None`` if there was no whole row.
         rows: Whole rows that were moved.
         tokens: Sum of their token counts.
-        unreadable_rows: How many of them are not JSON (damage by the disk, not by a kill); their tokens are not known.
+        unreadable_rows: How many of them break their schema (damage by the disk, not by a kill); their tokens are not
+            known.
         torn_bytes: Length of a last line without an end, which was cut and not kept.
     """
 
@@ -55,13 +60,14 @@ class Discarded:
     tokens: int
 
 
-def set_aside_tail(run: Path, file: str, offset: int) -> SetAside | None:
+def set_aside_tail(run: Path, file: str, offset: int, row_type: type[SampledCompletion]) -> SetAside | None:
     """Cut a file at an offset, and keep the whole rows that were beyond it.
 
     Args:
         run: The run directory.
         file: The file, as a POSIX path relative to it, such as ``accounting/rank-0/ledger.jsonl``.
         offset: Where to cut, in bytes; the end of a line.
+        row_type: The class of the file's rows.
 
     Returns:
         What was taken out, or ``None`` if the file ended there anyway.
@@ -86,7 +92,7 @@ def set_aside_tail(run: Path, file: str, offset: int) -> SetAside | None:
         write_bytes(pending, whole)
     _cut(path, offset)
     stored = _finish(pending) if pending else None
-    rows, tokens, unreadable = _count(whole)
+    rows, tokens, unreadable = _count(whole, row_type)
     return SetAside(
         file=file,
         stored=stored.relative_to(run).as_posix() if stored else None,
@@ -103,7 +109,7 @@ def discarded(run: Path) -> Discarded:
     Raises:
         OSError: If a file cannot be read.
     """
-    counts = [_count(path.read_bytes()) for path in sorted((run / FOLDER).glob("rank-*/ledger-*.jsonl"))]
+    counts = [_count(path.read_bytes(), LedgerEntry) for path in sorted((run / FOLDER).glob("rank-*/ledger-*.jsonl"))]
     return Discarded(completions=sum(rows for rows, _, _ in counts), tokens=sum(tokens for _, tokens, _ in counts))
 
 
@@ -130,13 +136,14 @@ def _cut(path: Path, offset: int) -> None:
         os.fsync(stream.fileno())
 
 
-def _count(data: bytes) -> tuple[int, int, int]:
+def _count(data: bytes, row_type: type[SampledCompletion]) -> tuple[int, int, int]:
     """Return rows, tokens and unreadable rows."""
     rows = tokens = unreadable = 0
     for line in data.split(b"\n")[:-1]:
         rows += 1
         try:
-            tokens += int(json.loads(line)["token_count"])
-        except (ValueError, KeyError, TypeError):
+            value = parse_json(line, gate=GATE, file=FOLDER)
+            tokens += parsed(value, row_type, gate=GATE, file=FOLDER).token_count
+        except Refusal:
             unreadable += 1
     return rows, tokens, unreadable

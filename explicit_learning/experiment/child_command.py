@@ -7,18 +7,21 @@ Ctrl-C, and leave it running alone after SIGTERM.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import tempfile
 from threading import Thread
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
+from explicit_learning.errors import ExitCode, Fault
 from explicit_learning.files.progress import say
 from explicit_learning.files.resources import ROOT
 
 if TYPE_CHECKING:
     from explicit_learning.launch.signals import StopRequest
 
-__all__ = ["run_child"]
+__all__ = ["ask_child", "run_child"]
 
 POLL_SECONDS = 0.2
 
@@ -31,20 +34,54 @@ def run_child(arguments: list[str], stop: StopRequest, *, label: str | None = No
         stop: Notes the signals that this process gets.
         label: Put before each line that the child writes to standard error, where several children write at once.
     """
-    command = [sys.executable, str(ROOT / "entrypoint.py"), *arguments]
     stderr = None if label is None else subprocess.PIPE
-    with subprocess.Popen(command, stderr=stderr, text=True, errors="replace") as process:  # noqa: S603 - the program itself
+    with subprocess.Popen(_command(arguments), stderr=stderr, text=True, errors="replace") as process:  # noqa: S603 - the program itself
         if label is not None and process.stderr is not None:
             Thread(target=_relay, args=(process.stderr, label)).start()
-        passed_on = 0
-        while True:
-            for arrival in stop.arrivals()[passed_on:]:
-                process.send_signal(arrival.signal)
-                passed_on += 1
-            try:
-                return process.wait(POLL_SECONDS)
-            except subprocess.TimeoutExpired:
-                continue
+        return _wait(process, stop)
+
+
+def ask_child(arguments: list[str], stop: StopRequest) -> tuple[int, tuple[Fault, ...]]:
+    """Run ``el ARGUMENTS --json``; return its exit code, and the faults of its answer (none if there is no answer).
+
+    Args:
+        arguments: The command and its arguments.
+        stop: Notes the signals that this process gets.
+
+    Raises:
+        OSError: If there is no temporary folder for the answer.
+    """
+    with tempfile.TemporaryFile() as answer:  # a pipe would stay open for as long as any rank does
+        with subprocess.Popen(_command([*arguments, "--json"]), stdout=answer) as process:  # noqa: S603 - the program itself
+            code = _wait(process, stop)
+        answer.seek(0)
+        return code, _faults(answer.read(), code)
+
+
+def _command(arguments: list[str]) -> list[str]:
+    return [sys.executable, str(ROOT / "entrypoint.py"), *arguments]
+
+
+def _wait(process: subprocess.Popen[Any], stop: StopRequest) -> int:
+    """Wait for a child, and send it every signal that this process gets."""
+    passed_on = 0
+    while True:
+        for arrival in stop.arrivals()[passed_on:]:
+            process.send_signal(arrival.signal)
+            passed_on += 1
+        try:
+            return process.wait(POLL_SECONDS)
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def _faults(answer: bytes, code: int) -> tuple[Fault, ...]:
+    """Return the faults of an answer as `json_answer` makes it; a child that was killed left none."""
+    exit_code = ExitCode(code) if code in set(ExitCode) else ExitCode.INTERNAL
+    try:
+        return tuple(Fault(**fault, exit_code=exit_code) for fault in json.loads(answer)["faults"])
+    except (ValueError, KeyError, TypeError):
+        return ()
 
 
 def _relay(stream: IO[str], label: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.errors import Context, ExitCode, Refusal
-from explicit_learning.experiment.child_command import run_child
+from explicit_learning.experiment.child_command import ask_child
 from explicit_learning.files.progress import say
 from explicit_learning.freeze.smoke_plan import SMOKE_SUFFIX, smoke_plan, write_smoke_plan
 from explicit_learning.plan.reading import read_plan
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from explicit_learning.errors import Fault
     from explicit_learning.freeze.freezing import SftPass
     from explicit_learning.launch.signals import StopRequest
 
@@ -65,11 +66,11 @@ def run_smoke(
     while True:
         phase = 2 if _is_at_boundary(run) else 1
         say(f"smoke phase {phase} of 2: {run}")
-        code = run_child(["run", str(plan_file), "--out", str(run), *_flags_of_phase(node_flags, phase)], stop)
+        code, faults = ask_child(["run", str(plan_file), "--out", str(run), *_flags_of_phase(node_flags, phase)], stop)
         if phase == 2 or code != ExitCode.STOPPED or stop.requested() or not _is_at_boundary(run):  # noqa: PLR2004 - two phases
             break
     if code != ExitCode.DONE:
-        raise _failed_phase(run, phase, code)
+        raise Refusal(faults or _failed_phase(run, phase, code))
     recorded = read_audits(run)[-1]
     audit = recorded.audit
     components = sum(len(rank.components) for rank in audit.ranks)
@@ -109,12 +110,13 @@ def _flags_of_phase(node_flags: Mapping[str, str], phase: int) -> list[str]:
     return [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", value)]
 
 
-def _failed_phase(run: Path, phase: int, code: int) -> Refusal:
+def _failed_phase(run: Path, phase: int, code: int) -> Fault:
+    """Return the fault of a phase that left no answer."""
     known = ExitCode(code) if code in set(ExitCode) else ExitCode.INTERNAL
     fix = f"read the lines above and {run / layout.LOGS}"
     if known is ExitCode.STOPPED:
         fix = "run the same command again: it continues from the newest checkpoint"
-    return Context(gate="smoke", file=str(run), exit_code=known).refusal(
+    return Context(gate="smoke", file=str(run), exit_code=known).fault(
         found=f"phase {phase} ended with exit code {code}",
         expected=f"exit code {int(ExitCode.STOPPED)} at {layout.checkpoint_name(SMOKE_STOP_STEP)}, then 0",
         fix=fix,

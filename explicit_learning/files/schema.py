@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
     from explicit_learning.errors import Fault
 
-__all__ = ["end_is_end", "load_schema", "pointer", "validate", "validator"]
+__all__ = ["MISSING", "end_is_end", "load_schema", "pointer", "validate", "validator"]
+
+MISSING = "nothing"  # found where a required field is not; a value is shown as JSON, and so never is this
 
 
 @cache
@@ -95,7 +97,7 @@ def _faults(error: Any, at: Context) -> Iterator[Fault]:
         if not _is_misspelt(name, error):
             expected = _description(error.schema, name) or "a value"
             fix = f"add the field {name!r}"
-            yield at.fault(pointer=f"{where}/{name}", found="nothing", expected=expected, fix=fix)
+            yield at.fault(pointer=f"{where}/{name}", found=MISSING, expected=expected, fix=fix)
     else:
         yield at.fault(pointer=where, found=found_text(error.instance), expected=_expected(error), fix=_fix(error))
 

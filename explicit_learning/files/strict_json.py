@@ -7,6 +7,7 @@ NaN, a byte-order mark, any size and depth. A frozen plan is a promise, so each 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from explicit_learning.errors import Context, Refusal, found_text
@@ -32,11 +33,17 @@ def load_json(path: Path, *, gate: str, fix: str | None = None, max_bytes: int =
     Raises:
         Refusal: If the file is missing, unreadable, too large, or not strict UTF-8 JSON.
     """
-    return parse_json(read_bytes(path, gate=gate, max_bytes=max_bytes), gate=gate, file=str(path), fix=fix)
+    return parse_json(read_bytes(path, gate=gate, max_bytes=max_bytes, fix=fix), gate=gate, file=str(path), fix=fix)
 
 
-def read_bytes(path: Path, *, gate: str, max_bytes: int = MAX_BYTES) -> bytes:
+def read_bytes(path: Path, *, gate: str, max_bytes: int = MAX_BYTES, fix: str | None = None) -> bytes:
     """Read a small file.
+
+    Args:
+        path: The file.
+        gate: Name of the check, for the fault.
+        max_bytes: How large it may be.
+        fix: What to do about a missing file that a program wrote; by default the fault's own advice.
 
     Raises:
         Refusal: If the file is missing, a folder, unreadable, or larger than ``max_bytes``.
@@ -55,7 +62,10 @@ def read_bytes(path: Path, *, gate: str, max_bytes: int = MAX_BYTES) -> bytes:
             fix = "check that this is the right file: no document of this kind is so large"
             raise at.refusal(found=found, expected=f"at most {max_bytes:,} bytes", fix=fix)
     except (OSError, ValueError) as error:
-        raise Refusal(read_fault(error, path, gate=gate)) from None
+        fault = read_fault(error, path, gate=gate)
+        if fix and isinstance(error, FileNotFoundError):
+            fault = replace(fault, fix=fix)
+        raise Refusal(fault) from None
     return data
 
 

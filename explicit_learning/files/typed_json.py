@@ -14,22 +14,35 @@ from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.errors import FOUND_LIMIT, ExitCode, Refusal
 from explicit_learning.files.atomic import write_json
 from explicit_learning.files.compiled_schema import compiled_schema
-from explicit_learning.files.schema import validate
+from explicit_learning.files.schema import MISSING, validate
 from explicit_learning.files.strict_json import load_json
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["DEFECT", "checked_json", "document", "field_names", "from_json", "parsed", "read_document", "to_json"]
+    from explicit_learning.errors import Fault
+
+__all__ = [
+    "DEFECT",
+    "RESTORE",
+    "checked_json",
+    "document",
+    "field_names",
+    "from_json",
+    "parsed",
+    "read_document",
+    "to_json",
+]
 __all__ += ["write_document"]
 
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
 
 DEFECT = "report this as a defect (CONTRIBUTING.md says where): the program wrote or was about to write this document"
+RESTORE = "restore the file from a copy, or start the run again in another folder (--out)"
 _SCHEMAS: dict[type[Any], str] = {}
 _BUILDERS: dict[type[Any], Convert] = {}
 _SCALARS = frozenset({str, int, float, bool, type(None)})
@@ -75,8 +88,24 @@ def parsed(value: Any, kind: type[T], *, gate: str, file: str, fix: str | None =
     name = _SCHEMAS[kind]
     if not compiled_schema(name)(value):
         faults = validate(value, name, gate=gate, file=file)
-        raise Refusal(replace(fault, fix=fix or fault.fix) for fault in faults)
+        raise Refusal(_damage(faults, fix) if fix else faults)
     return from_json(kind, value)
+
+
+def _damage(faults: list[Fault], fix: str) -> list[Fault]:
+    """Return the faults of a document that a program wrote: one for all fields that are missing."""
+    missing = [fault for fault in faults if fault.found == MISSING]
+    if len(missing) > 1:
+        names = ", ".join(fault.pointer or "" for fault in missing)
+        found = names if len(names) <= FOUND_LIMIT else f"{names[: FOUND_LIMIT - 1]}…"
+        whole = replace(
+            missing[0],
+            pointer="",
+            found=f"{len(missing)} missing fields: {found}",
+            expected="a document with all of its fields",
+        )
+        faults = [whole, *(fault for fault in faults if fault.found != MISSING)]
+    return [replace(fault, fix=fix) for fault in faults]
 
 
 def write_document(path: Path, value: object, *, gate: str) -> None:

@@ -121,7 +121,7 @@ def read_mark(folder: Path) -> CheckpointMark:
     Raises:
         Refusal: If there is none, or it breaks its schema.
     """
-    return read_document(folder / CHECKPOINT_MARK, CheckpointMark, gate=GATE)
+    return read_document(folder / CHECKPOINT_MARK, CheckpointMark, gate=GATE, fix=CONTEXT.fix)
 
 
 def verify_checkpoint(folder: Path, plan: Plan, *, run_manifest_sha256: str) -> CheckpointMark:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.accounting.frontier import RankFrontiers
 from explicit_learning.files.hashing import sha256_file
-from explicit_learning.files.typed_json import document, read_document, write_document
+from explicit_learning.files.typed_json import RESTORE, document, read_document, write_document
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.rank_report import LossTerm
 from explicit_learning.rundir.run_manifest import ImageIdentity, PlanIdentities
@@ -197,4 +197,4 @@ def read_marker(run: Path) -> CompletionMarker:
     Raises:
         Refusal: If it is missing, not strict JSON, or breaks its schema.
     """
-    return read_document(run / layout.COMPLETION_MARKER, CompletionMarker, gate=GATE)
+    return read_document(run / layout.COMPLETION_MARKER, CompletionMarker, gate=GATE, fix=RESTORE)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.errors import Context, ExitCode
 from explicit_learning.files.hashing import sha256_file
-from explicit_learning.files.typed_json import document, read_document, write_document
+from explicit_learning.files.typed_json import RESTORE, document, read_document, write_document
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.smoke_boundary import BoundaryProof
 
@@ -214,7 +214,7 @@ def read_audits(run: Path) -> list[RecordedAudit]:
         RecordedAudit(
             file=path.relative_to(run).as_posix(),
             sha256=sha256_file(path),
-            audit=read_document(path, ResumeAudit, gate=GATE),
+            audit=read_document(path, ResumeAudit, gate=GATE, fix=RESTORE),
         )
         for path in sorted(paths, key=lambda path: (path.stat().st_mtime_ns, path.name))
     ]

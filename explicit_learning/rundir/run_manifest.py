@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from explicit_learning.errors import Context, ExitCode, found_text
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.hashing import sha256_file
-from explicit_learning.files.typed_json import document, from_json, read_document, to_json, write_document
+from explicit_learning.files.typed_json import RESTORE, document, from_json, read_document, to_json, write_document
 from explicit_learning.rundir import layout
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def read_run_manifest(run: Path) -> RunManifest:
         Refusal: If there is none, if it breaks its schema, or if its frozen part has another hash.
     """
     path = run / layout.RUN_MANIFEST
-    manifest = read_document(path, RunManifest, gate=GATE)
+    manifest = read_document(path, RunManifest, gate=GATE, fix=RESTORE)
     if (found := sha256_json(to_json(manifest.frozen))) != (expected := manifest.run_manifest_sha256):
         fix = "restore the file from a copy: its frozen part was changed"
         raise CONTEXT.refusal(file=path, pointer="/run_manifest_sha256", found=found, expected=expected, fix=fix)

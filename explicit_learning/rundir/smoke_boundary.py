@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from explicit_learning.accounting.frontier import Frontier  # noqa: TC001 - read at run time
 from explicit_learning.errors import Context, Refusal, found_text
 from explicit_learning.files.hashing import sha256_file
-from explicit_learning.files.typed_json import document, read_document, write_document
+from explicit_learning.files.typed_json import RESTORE, document, read_document, write_document
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.state_digests import Components  # noqa: TC001 - read at run time
 
@@ -115,7 +115,7 @@ def read_boundary(run: Path) -> SmokeBoundary:
     Raises:
         Refusal: If it is missing or breaks its schema.
     """
-    return read_document(run / layout.SMOKE_BOUNDARY, SmokeBoundary, gate=GATE)
+    return read_document(run / layout.SMOKE_BOUNDARY, SmokeBoundary, gate=GATE, fix=RESTORE)
 
 
 def prove_boundary(manifest: LaunchManifest, process_nonces: Iterable[str]) -> BoundaryProof:

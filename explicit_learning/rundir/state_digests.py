@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Components", "StateDigests", "read_state_digests", "write_state_digests"]
 
 GATE = "resume-audit"
+FIX = "restore the folder of the checkpoint from a copy, or remove it to resume from an older checkpoint"
 SCHEMA_VERSION = 1
 
 # Digest of each component of a rank's training state by its name in schemas/state-digests.schema.json; None if absent.
@@ -57,4 +58,4 @@ def read_state_digests(folder: Path, rank: int) -> StateDigests:
     Raises:
         Refusal: If the file is missing or breaks its schema.
     """
-    return read_document(folder / state_digests_file(rank), StateDigests, gate=GATE)
+    return read_document(folder / state_digests_file(rank), StateDigests, gate=GATE, fix=FIX)

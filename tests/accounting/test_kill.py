@@ -109,6 +109,20 @@ def test_rows_the_disk_spoiled_are_set_aside_too(tmp_path: Path) -> None:
         assert (ledger.set_aside.rows, ledger.set_aside.unreadable_rows, ledger.set_aside.torn_bytes) == (3, 1, 7)
 
 
+@pytest.mark.parametrize("count", ["1e999", "-40", '"7"', "7.0", "true", "[" * 100_000])
+def test_a_row_set_aside_that_breaks_its_schema_is_not_counted(count: str, tmp_path: Path) -> None:
+    with Ledger.open(tmp_path, BINDING) as ledger:
+        frontier = ledger.frontier()
+        ledger.append(entries(range(1)))
+    row = '{"generation":0,"run_id":"run","slot_id":"s9","token_count":%s,"visit":0}\n'
+    with (tmp_path / FILE).open("a") as stream:
+        stream.write(row % "5" + row % count)
+    with Ledger.open(tmp_path, BINDING, frontier) as ledger:
+        assert ledger.set_aside is not None
+        assert (ledger.set_aside.rows, ledger.set_aside.unreadable_rows, ledger.set_aside.tokens) == (4, 1, 11)
+    assert discarded(tmp_path) == Discarded(completions=4, tokens=11)
+
+
 FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path

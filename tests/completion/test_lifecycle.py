@@ -428,7 +428,23 @@ def test_a_damaged_resume_audit_is_refused_before_the_training(rl: Run) -> None:
         rl.prepare()
     (fault,) = refusal.value.faults
     assert (fault.file, fault.exit_code) == (str(path), ExitCode.CONTRACT)
+    assert fault.fix.startswith("restore the file from a copy")
     assert kinds(rl) == ["gates", "launch"]
+
+
+def test_a_damaged_mark_of_a_checkpoint_is_not_to_be_repaired_by_hand(rl: Run) -> None:
+    rl.prepare()
+    mark = rl.checkpoint(1, rl.sample(range(1))) / "complete.json"
+    mark.write_text('{"schema_version": 1, "step": "1"}')
+    with pytest.raises(Refusal) as refusal:
+        rl.prepare()
+    missing, step = refusal.value.faults
+    assert missing.found == (
+        "6 missing fields: /files, /frontiers, /frozen_config_sha256, /run_id, /run_manifest_sha256, /world_size"
+    )
+    assert (step.pointer, step.found) == ("/step", '"1"')
+    fix = "restore the folder from a copy, or remove it to resume from an older checkpoint"
+    assert {(fault.file, fault.fix) for fault in refusal.value.faults} == {(str(mark), fix)}
 
 
 def test_a_run_that_failed_may_be_tried_again(rl: Run) -> None:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.experiment import smoke_run
+from explicit_learning.experiment.child_command import ask_child
 from explicit_learning.launch.signals import StopRequest
 from explicit_learning.rundir.layout import SMOKE_BOUNDARY
 from tests.support.plans import plan_with
@@ -38,19 +39,24 @@ def never(*_: Any) -> Any:
 
 
 def refused(
-    monkeypatch: pytest.MonkeyPatch, plan: Path, codes: list[int], *, reaches_boundary: bool
+    monkeypatch: pytest.MonkeyPatch,
+    plan: Path,
+    codes: list[int],
+    *,
+    reaches_boundary: bool,
+    faults: tuple[Fault, ...] = (),
 ) -> tuple[Refusal, list[list[str]]]:
     """Run a smoke run whose phases end with these exit codes, and return its refusal and the commands that it ran."""
     run, commands = plan.parent / "run", []
 
-    def run_child(arguments: list[str], stop: StopRequest) -> int:
+    def ask_child(arguments: list[str], stop: StopRequest) -> tuple[int, tuple[Fault, ...]]:
         assert not stop.requested()
         commands.append(arguments)
         if reaches_boundary and len(commands) == 1:
             reach_boundary(run)
-        return codes[len(commands) - 1]
+        return codes[len(commands) - 1], faults
 
-    monkeypatch.setattr(smoke_run, "run_child", run_child)
+    monkeypatch.setattr(smoke_run, "ask_child", ask_child)
     with pytest.raises(Refusal) as caught:
         smoke_run.run_smoke(plan, run, node_flags=NODES, stop=StopRequest(), count_steps=never)
     return caught.value, commands
@@ -79,3 +85,22 @@ def test_a_phase_1_that_is_over_is_not_run_again(monkeypatch: pytest.MonkeyPatch
     refusal, commands = refused(monkeypatch, plan, [139], reaches_boundary=False)
     assert len(commands) == 1
     assert (refusal.exit_code, refusal.faults[0].found) == (ExitCode.INTERNAL, "phase 2 ended with exit code 139")
+
+
+def test_a_phase_that_is_refused_is_answered_with_its_own_faults(monkeypatch: pytest.MonkeyPatch, plan: Path) -> None:
+    reach_boundary(plan.parent / "run")
+    fault = Fault(
+        gate="output",
+        found="this run is already complete",
+        expected="an unfinished run, or no folder",
+        fix="use what is there",
+        exit_code=ExitCode.OUTPUT,
+    )
+    refusal, _ = refused(monkeypatch, plan, [73], reaches_boundary=False, faults=(fault,))
+    assert (refusal.exit_code, refusal.faults) == (ExitCode.OUTPUT, (fault,))
+
+
+def test_the_answer_of_a_command_holds_its_faults(tmp_path: Path) -> None:
+    code, (fault,) = ask_child(["check", str(tmp_path / "missing.json")], StopRequest())
+    assert (code, fault.exit_code) == (64, ExitCode.USAGE)
+    assert (fault.file, fault.found) == (str(tmp_path / "missing.json"), "no such file")

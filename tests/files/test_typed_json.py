@@ -96,12 +96,23 @@ def test_a_document_that_breaks_its_schema_is_not_written(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("text", "pointer"), [('{"run_id": "x"}', "/generation"), ("{", ""), ("3", "")])
-def test_a_programs_broken_document_is_refused_with_the_callers_fix(tmp_path: Path, text: str, pointer: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('{"run_id": "x"}', "4 missing fields: /generation, /slot_id, /token_count, /visit"),
+        ("{", "line 1, column 2: Expecting property name enclosed in double quotes"),
+        ("3", "3"),
+        (None, "no such file"),
+    ],
+)
+def test_a_programs_broken_document_is_refused_with_the_callers_fix(
+    tmp_path: Path, text: str | None, found: str
+) -> None:
     path = tmp_path / "entry.json"
-    path.write_text(text)
+    if text is not None:
+        path.write_text(text)
     with pytest.raises(Refusal) as refusal:
         read_document(path, LedgerEntry, gate="test", fix="restore it")
-    assert refusal.value.faults[0].pointer == pointer
-    assert {fault.fix for fault in refusal.value.faults} == {"restore it"}
+    (fault,) = refusal.value.faults
+    assert (fault.found, fault.fix) == (found, "restore it")
     assert refusal.value.exit_code == ExitCode.CONTRACT

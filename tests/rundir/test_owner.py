@@ -155,13 +155,13 @@ def test_records_without_their_plan_or_manifest_are_refused(
     assert (fault.exit_code, fault.found) == (ExitCode.OUTPUT, found)
 
 
-def test_a_damaged_manifest_is_named_with_every_fault(completed: tuple[Run, bytes]) -> None:
+def test_a_damaged_manifest_is_to_be_restored_and_not_repaired_by_hand(completed: tuple[Run, bytes]) -> None:
     run, _ = completed
     (run.folder / "run-manifest.json").write_text('{"status": "running"}')
-    faults = ownership_faults(run.folder, run.plan.frozen_config_sha256)
-    assert {fault.file for fault in faults} == {str(run.folder / "run-manifest.json")}
-    assert {fault.exit_code for fault in faults} == {ExitCode.CONTRACT}
-    assert "/run_manifest_sha256" in [fault.pointer for fault in faults]
+    (fault,) = ownership_faults(run.folder, run.plan.frozen_config_sha256)
+    assert (fault.file, fault.exit_code) == (str(run.folder / "run-manifest.json"), ExitCode.CONTRACT)
+    assert fault.found == "5 missing fields: /completion, /frozen, /run_manifest_sha256, /schema_version, /trained"
+    assert fault.fix == "restore the file from a copy, or start the run again in another folder (--out)"
 
 
 @pytest.mark.parametrize("change", [("answer_grpo", "full_cover"), ('"max_steps":3', '"max_steps":2')])
