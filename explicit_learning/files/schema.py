@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import unicodedata
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from explicit_learning.errors import Fault
 
 __all__ = ["end_is_end", "load_schema", "pointer", "validate", "validator"]
+
+ODD_SHOWN = 3  # characters
+MEASURED = ("^[0-9a-f]{40}$", "^[0-9a-f]{64}$")  # commits and hashes
 
 
 @cache
@@ -97,7 +101,15 @@ def _faults(error: Any, at: Context) -> Iterator[Fault]:
             fix = f"add the field {name!r}"
             yield at.fault(pointer=f"{where}/{name}", found="nothing", expected=expected, fix=fix)
     else:
-        yield at.fault(pointer=where, found=found_text(error.instance), expected=_expected(error), fix=_fix(error))
+        found = f"{found_text(error.instance)}{_odd_letters(error.instance)}"
+        yield at.fault(pointer=where, found=found, expected=_expected(error), fix=_fix(error))
+
+
+def _odd_letters(text: object) -> str:
+    """Return, in brackets, the first characters beyond ASCII by code point: a Cyrillic letter can look like a Latin."""
+    odd = [character for character in dict.fromkeys(text) if not character.isascii()] if isinstance(text, str) else []
+    named = (f"U+{ord(character):04X} {unicodedata.name(character, '')}".rstrip() for character in odd[:ODD_SHOWN])
+    return f" (it holds {', '.join(named)})" if odd else ""
 
 
 def _nearest_branch(error: Any) -> list[Any]:
@@ -120,7 +132,7 @@ def _unknown_fields(error: Any, where: str, at: Context) -> Iterator[Fault]:
             near = difflib.get_close_matches(name, [key for key in known if key not in error.instance])
             yield at.fault(
                 pointer=f"{where}{pointer([name])}",
-                found=f"unknown field {name[:FOUND_LIMIT]!r}",
+                found=f"unknown field {name[:FOUND_LIMIT]!r}{_odd_letters(name)}",
                 expected=f"one of: {', '.join(known)}",
                 fix=f"did you mean {near[0]!r}?" if near else "remove the field",
             )
@@ -189,5 +201,10 @@ def _fix(error: Any) -> str:
         near = difflib.get_close_matches(error.instance, [str(value) for value in error.validator_value])
         if near:
             return f"did you mean {near[0]!r}?"
-    examples = error.schema.get("examples") if isinstance(error.schema, dict) else None
+    schema = error.schema if isinstance(error.schema, dict) else {}
+    if schema.get("x-computed"):
+        return "freeze the draft again: this value is measured, not chosen"
+    if schema.get("pattern") in MEASURED:
+        return "make the document again with the program that wrote it: this value is measured, not chosen"
+    examples = schema.get("examples")
     return f"write a value such as {found_text(examples[0])}" if examples else "correct the value"
