@@ -11,6 +11,7 @@ from explicit_learning.errors import Context, Refusal, found_text
 from explicit_learning.files.atomic import write_bytes
 from explicit_learning.files.canonical import canonical_bytes
 from explicit_learning.files.os_errors import read_fault
+from explicit_learning.files.regular import open_regular
 from explicit_learning.files.strict_json import parse_json
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def read_rows(
         Refusal: At the first line that is empty, or not a strict JSON object; or if the file cannot be read.
     """
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             number = 0
             while line := stream.readline(MAX_LINE_BYTES + 1):
                 number += 1

@@ -11,6 +11,7 @@ import errno
 from typing import TYPE_CHECKING
 
 from explicit_learning.errors import Context, ExitCode
+from explicit_learning.files.regular import NotRegularError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,12 +37,15 @@ def read_fault(error: OSError | ValueError, path: Path | str, *, gate: str, expe
     """Explain why a file cannot be read. Python raises a `ValueError` for a path that no file system can hold.
 
     Returns:
-        A fault with exit code 65 where the file is missing, and 74 otherwise.
+        A fault with exit code 65 where the file is missing or is not a regular file, and 74 otherwise.
     """
     at = Context(gate=gate, file=str(path))
     if isinstance(error, FileNotFoundError):
         fix = "check the path; relative paths start at the folder of the file that names them"
         return at.fault(found="no such file", expected=expected, fix=fix)
+    if isinstance(error, NotRegularError):
+        fix = "name the file inside it" if error.strerror == "a folder" else "save the content as a file, and name that"
+        return at.fault(found=str(error.strerror), expected="a regular file", fix=fix)
     found = f"cannot be read: {getattr(error, 'strerror', None) or error}"
     fix = "check the file's permissions and the disk it lies on"
     return at.fault(found=found, expected=expected, fix=fix, exit_code=ExitCode.IO)

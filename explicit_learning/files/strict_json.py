@@ -7,10 +7,12 @@ NaN, a byte-order mark, any size and depth. A frozen plan is a promise, so each 
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from explicit_learning.errors import Context, Refusal, found_text
 from explicit_learning.files.os_errors import read_fault
+from explicit_learning.files.regular import open_regular
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,23 +41,18 @@ def read_bytes(path: Path, *, gate: str, max_bytes: int = MAX_BYTES) -> bytes:
     """Read a small file.
 
     Raises:
-        Refusal: If the file is missing, a folder, unreadable, or larger than ``max_bytes``.
+        Refusal: If the file is missing, unreadable, larger than ``max_bytes``, or a folder, pipe or device.
     """
     at = Context(gate=gate, file=str(path))
     try:
-        size = path.stat().st_size
-        if path.is_dir():
-            raise at.refusal(found="a folder", expected="a file", fix="name the file inside it")
-        data = b""
-        if size <= max_bytes:
-            with path.open("rb") as stream:
-                data = stream.read(max_bytes + 1)  # the size of a device or a pipe is 0, and it may have no end
-        if size > max_bytes or len(data) > max_bytes:
-            found = f"{size:,} bytes" if size > max_bytes else f"more than {max_bytes:,} bytes"
-            fix = "check that this is the right file: no document of this kind is so large"
-            raise at.refusal(found=found, expected=f"at most {max_bytes:,} bytes", fix=fix)
+        with open_regular(path) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            data = b"" if size > max_bytes else stream.read(max_bytes + 1)
     except (OSError, ValueError) as error:
         raise Refusal(read_fault(error, path, gate=gate)) from None
+    if max(size, len(data)) > max_bytes:
+        fix = "check that this is the right file: no document of this kind is so large"
+        raise at.refusal(found=f"{max(size, len(data)):,} bytes", expected=f"at most {max_bytes:,} bytes", fix=fix)
     return data
 
 

@@ -93,19 +93,19 @@ def _prepared_launch(
     plan: Plan, checked: Checked, run: Path, trackers: tuple[str, ...], *, node: NodePlace | None, audit: bool
 ) -> LaunchManifest | None:
     """Prepare the run directory and return the launch manifest; ``None`` if the run only had to be finalised."""
-    code, path = code_identity(), checked.document.path
+    code, document = code_identity(), checked.document
     launch_id = secrets.token_hex(16)
     environment = rank_environment(plan, os.environ, interface=node.interface if node else None)
     prepared = prepare_run(
         run,
         plan=plan,
-        plan_bytes=path.read_bytes(),
+        plan_bytes=document.data,
         hardware=measure_hardware(),
         image=image_identity(),
         code=code,
         launch_id=launch_id,
         gates={
-            "plan_file": str(path.resolve()),
+            "plan_file": str(document.path.resolve()),
             "environment": {"settings": environment.settings, "overridden": environment.overridden},
         },
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.files.atomic import TEMPORARY_PREFIX
+from explicit_learning.files.regular import NotRegularError, open_regular
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.run_manifest import read_run_manifest
 
@@ -107,8 +108,11 @@ def _end_faults(context: Context, folder: Path, *, has_marker: bool) -> Iterator
 
 def _owner(plan: Path) -> str | None:
     """Return the frozen hash of the plan that a run folder holds; ``None`` if the file is not a plan."""
-    with plan.open("rb") as stream:
-        data = stream.read(PLAN_LIMIT)
+    try:
+        with open_regular(plan) as stream:
+            data = stream.read(PLAN_LIMIT)
+    except NotRegularError:
+        return None
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):

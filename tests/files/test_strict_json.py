@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import os
+import socket
+from functools import partial
 from pathlib import Path
-from threading import Thread
+from typing import TYPE_CHECKING
 
 import pytest
 
 from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.files.hashing import sha256_file
+from explicit_learning.files.jsonl import read_rows
+from explicit_learning.files.regular import NotRegularError
 from explicit_learning.files.strict_json import load_json, parse_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "JSON": partial(load_json, gate="test"),
+    "hash": sha256_file,
+    "JSON Lines": lambda path: list(read_rows(path, gate="test")),
+}
 
 
 def refused(data: bytes) -> str:
@@ -81,15 +95,29 @@ def test_a_folder_and_a_missing_file_are_named(tmp_path: Path) -> None:
         assert (caught.value.faults[0].file, caught.value.faults[0].found) == (str(path), found)
 
 
-def test_a_device_without_an_end_is_not_read_to_it() -> None:
-    with pytest.raises(Refusal, match="more than 1,000 bytes"):
-        load_json(Path("/dev/zero"), gate="test", max_bytes=1000)
+def test_a_device_is_not_read() -> None:
+    for device in ("/dev/zero", "/dev/null"):
+        with pytest.raises(Refusal, match=r"found: +a device"):
+            load_json(Path(device), gate="test")
 
 
-def test_a_pipe_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("reader", ["JSON", "hash", "JSON Lines"])
+@pytest.mark.parametrize("written_to", [True, False])
+def test_a_pipe_is_refused_and_never_waited_for(tmp_path: Path, reader: str, written_to: bool) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    writer = Thread(target=pipe.write_text, args=('{"a": 1}',))
-    writer.start()
-    assert load_json(pipe, gate="test") == {"a": 1}
-    writer.join()
+    writer = os.open(pipe, os.O_RDWR) if written_to else None
+    if writer is not None:
+        os.write(writer, b'{"a": 1}\n')
+    with pytest.raises((Refusal, NotRegularError), match="a pipe"):
+        READERS[reader](pipe)
+    if writer is not None:
+        os.close(writer)
+
+
+def test_a_socket_is_named(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        with pytest.raises(Refusal, match=r"found: +a socket") as caught:
+            load_json(tmp_path / "socket", gate="test")
+    assert caught.value.exit_code == ExitCode.CONTRACT

@@ -152,3 +152,11 @@ def test_a_look_alike_in_a_value_is_shown_by_code_point(tmp_path: Path) -> None:
 def test_nobody_is_told_to_write_a_hash_of_their_own(tmp_path: Path, pointer: str) -> None:
     (fault,) = read_plan(write(tmp_path, plan_with({pointer: "5"}))).faults
     assert fault.fix.endswith("this value is measured, not chosen")
+
+
+def test_a_plan_is_read_once_and_its_bytes_are_kept(tmp_path: Path) -> None:
+    path = write(tmp_path, PLAN)
+    before = path.read_bytes()
+    document = read_plan(path)
+    path.write_text("another plan")
+    assert document.data == before
