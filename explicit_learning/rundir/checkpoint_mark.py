@@ -20,7 +20,7 @@ from explicit_learning.files.atomic import fsync_file, fsync_folder
 from explicit_learning.files.hashing import hash_files
 from explicit_learning.files.typed_json import document, read_document, write_document
 from explicit_learning.plan.geometry import Geometry
-from explicit_learning.rundir.layout import CHECKPOINT_MARK, frontiers_file, step_of
+from explicit_learning.rundir.layout import CHECKPOINT_MARK, checkpoint_name, frontiers_file, step_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -184,11 +184,14 @@ def _identity_faults(
     }
     for name, value in expected.items():
         if (found := getattr(mark, name)) != value:
+            fix = "this checkpoint belongs to another run: remove it, or resume that run"
+            if name == "step":
+                fix = f"rename the folder back to {checkpoint_name(mark.step)}"
             yield context.fault(
                 pointer=f"/{name}",
                 found=found_text(found),
                 expected=found_text(value),
-                fix="this checkpoint belongs to another run: remove it, or resume that run",
+                fix=fix,
             )
 
 

@@ -1,7 +1,8 @@
 """The checkpoint folders of a run: which are complete, which are moved aside, which are removed.
 
 A folder without its mark (`explicit_learning.rundir.checkpoint_mark`) is half-written: it is moved aside and reported,
-never resumed from.
+never resumed from. A folder whose mark has another step than its name was renamed by hand: it is refused before a run
+goes on, and never removed.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
+from explicit_learning.errors import Refusal
 from explicit_learning.files.atomic import TEMPORARY_PREFIX, fsync_folder
-from explicit_learning.rundir.layout import CHECKPOINT_MARK, SET_ASIDE, step_of
+from explicit_learning.rundir.checkpoint_mark import read_mark
+from explicit_learning.rundir.layout import CHECKPOINT_MARK, SET_ASIDE, checkpoint_name, step_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "complete_checkpoints",
     "newest_complete",
+    "renamed_checkpoints",
     "rotate_checkpoints",
     "set_aside_folder",
     "set_aside_incomplete",
@@ -60,10 +64,28 @@ def set_aside_folder(run: Path, name: str) -> str:
     return f"{SET_ASIDE}/{name}.{number:04d}"
 
 
+def renamed_checkpoints(run: Path) -> dict[str, str]:
+    """Return the complete checkpoints whose mark names another step than the folder: the folder's name to the mark's.
+
+    A mark that cannot be read names nothing; whoever resumes from that checkpoint explains it.
+    """
+    marked = {name: _marked_name(run / name) for name in complete_checkpoints(run)}
+    return {name: right for name, right in marked.items() if right not in {None, name}}
+
+
+def _marked_name(folder: Path) -> str | None:
+    """Return the name that a checkpoint's mark gives it; ``None`` if the mark cannot be read."""
+    try:
+        return checkpoint_name(read_mark(folder).step)
+    except Refusal:
+        return None
+
+
 def rotate_checkpoints(run: Path, *, keep: int, protected: Iterable[str] = ()) -> list[str]:
     """Remove the oldest complete checkpoints beyond a number and return their names. Call it after sealing a new one.
 
-    A folder is renamed before it is removed, so that a kill in between leaves no half checkpoint under its name.
+    A folder is renamed before it is removed, so that a kill in between leaves no half checkpoint under its name. One
+    whose own mark does not name it stays, and does not count.
 
     Args:
         run: The run directory.
@@ -77,7 +99,8 @@ def rotate_checkpoints(run: Path, *, keep: int, protected: Iterable[str] = ()) -
     if keep < 1:
         raise ValueError("the newest complete checkpoint is never removed")
     stay = set(protected)
-    surplus = [name for name in complete_checkpoints(run) if name not in stay][:-keep]
+    own = [name for name in complete_checkpoints(run) if _marked_name(run / name) == name]
+    surplus = [name for name in own if name not in stay][:-keep]
     for name in surplus:
         doomed = run / f"{TEMPORARY_PREFIX}removed-{name}"
         shutil.rmtree(doomed, ignore_errors=True)

@@ -14,6 +14,7 @@ from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.files.atomic import TEMPORARY_PREFIX
 from explicit_learning.files.regular import NotRegularError, open_regular
 from explicit_learning.rundir import layout
+from explicit_learning.rundir.checkpoints import renamed_checkpoints
 from explicit_learning.rundir.run_manifest import read_run_manifest
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def ownership_faults(folder: Path, frozen_config_sha256: str | None) -> list[Fau
 
     Returns:
         Faults with exit code 73 (the folder is another's, or the run is complete), 79 (the run's token budget has
-        ended) or 65 (its run manifest is damaged).
+        ended) or 65 (its run manifest is damaged, or a checkpoint was renamed).
 
     Raises:
         OSError: If the folder cannot be read.
@@ -103,6 +104,19 @@ def _end_faults(context: Context, folder: Path, *, has_marker: bool) -> Iterator
             expected="a run with tokens left",
             fix=f"freeze a plan with a larger budget.max_completion_tokens_per_run, and {OTHER_FOLDER}",
             exit_code=ExitCode.BUDGET_EXHAUSTED,
+        )
+    else:
+        yield from _renamed_faults(folder)
+
+
+def _renamed_faults(folder: Path) -> Iterator[Fault]:
+    """Name checkpoints that were renamed by hand: a run would resume from the wrong one, or remove one as too old."""
+    for name, right in renamed_checkpoints(folder).items():
+        fix = f"rename the folder back to {right}"
+        if (folder / right).exists():
+            fix = f"move the folder out of the run directory: {right} is there, too"
+        yield Context(gate="checkpoint", file=str(folder / name)).fault(
+            pointer="/step", found=f"a checkpoint whose mark says {right}", expected=f"the checkpoint {name}", fix=fix
         )
 
 

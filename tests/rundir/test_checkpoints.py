@@ -28,6 +28,7 @@ from explicit_learning.rundir.checkpoints import (
     rotate_checkpoints,
     set_aside_incomplete,
 )
+from explicit_learning.rundir.owner import ownership_faults
 from tests.support.finished_run import Run, plan_document, sft_document
 
 if TYPE_CHECKING:
@@ -192,6 +193,27 @@ def test_a_checkpoint_of_another_plan_is_refused(rl: Run, changes: dict[str, Any
 def test_a_renamed_checkpoint_is_refused(sft: Run) -> None:
     folder = sft.checkpoint(1).rename(sft.folder / "checkpoint-2")
     assert faults(sft, folder) == {"/step": "1"}
+
+
+@pytest.mark.parametrize("name", ["checkpoint-1", "checkpoint-9"])
+def test_a_renamed_checkpoint_stops_the_run_and_is_never_removed(sft: Run, name: str) -> None:
+    """Under a lower number it would be removed as the oldest, under a higher one resumed as the newest."""
+    sft.checkpoint(2)
+    sft.checkpoint(3).rename(sft.folder / name)
+    with pytest.raises(Refusal) as refusal:
+        sft.prepare()
+    (fault,) = refusal.value.faults
+    assert (fault.file, fault.found) == (str(sft.folder / name), "a checkpoint whose mark says checkpoint-3")
+    assert (fault.fix, fault.exit_code) == ("rename the folder back to checkpoint-3", 65)
+    assert rotate_checkpoints(sft.folder, keep=1) == []
+    (sft.folder / name).rename(sft.folder / "checkpoint-3")
+    assert sft.prepare().checkpoint == "checkpoint-3"
+
+
+def test_a_copied_checkpoint_is_to_be_moved_away(sft: Run) -> None:
+    shutil.copytree(sft.checkpoint(2), sft.folder / "checkpoint-7")
+    (fault,) = ownership_faults(sft.folder, sft.plan.frozen_config_sha256)
+    assert fault.fix == "move the folder out of the run directory: checkpoint-2 is there, too"
 
 
 def test_a_mark_that_breaks_its_schema_is_refused(sft: Run) -> None:
