@@ -25,6 +25,7 @@ from explicit_learning.freeze.draft_data import DraftData, resolve_data
 from explicit_learning.inputs.code import code_faults, code_identity
 from explicit_learning.inputs.data import rows_faults
 from explicit_learning.inputs.named import Named, read_inputs
+from explicit_learning.inputs.outputs import inputs_of_draft, output_faults
 from explicit_learning.lock.installed import nearest_lock
 from explicit_learning.lock.parse import lock_sha256
 from explicit_learning.lock.shipped import FULL_LOCK
@@ -112,7 +113,7 @@ def freeze(
     faults = [replace(fault, file=str(file)) for fault in faults]
     arm = ARMS.get(filled["arm"])
     inputs = _read_inputs(draft, file, sound, arm=arm, lora=None if faults else from_json(Lora, filled["lora"]))
-    faults += [*inputs.faults, *code_faults(), *_output_faults(out, file)]
+    faults += [*inputs.faults, *code_faults(), *_output_faults(out, inputs_of_draft(draft, file))]
     if faults or arm is None or inputs.model is None or inputs.prompt is None:
         raise Refusal(faults)
     data = resolve_data(draft["data"], arm, base=file.resolve().parent, out=out, file=str(file))
@@ -168,14 +169,11 @@ def _read_inputs(
     )
 
 
-def _output_faults(out: Path, draft: Path) -> list[Fault]:
-    """Return why no plan can be written to a path: renaming one there would replace the draft, or a device."""
-    if out.is_dir():
-        found = "a folder"
-    elif not out.exists() or (out.is_file() and not (draft.exists() and out.samefile(draft))):
-        return []
-    else:
-        found = "the draft itself" if out.is_file() else "a device, a pipe or a socket"
+def _output_faults(out: Path, inputs: list[tuple[str, Path]]) -> list[Fault]:
+    """Return why no plan can be written to a path: renaming one there would replace an input, or a device."""
+    if out.is_file() or not out.exists():
+        return output_faults(out, inputs, option="-o")
+    found = "a folder" if out.is_dir() else "a device, a pipe or a socket"
     fix = "name another file with -o, such as my/plan.json"
     return [OUTPUT.fault(file=out, found=found, expected="a plan file, or nothing", fix=fix)]
 
