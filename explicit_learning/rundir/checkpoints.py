@@ -7,7 +7,9 @@ goes on, and never removed.
 
 from __future__ import annotations
 
+import secrets
 import shutil
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from explicit_learning.errors import Refusal
@@ -20,13 +22,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
+    "Rotation",
     "complete_checkpoints",
     "newest_complete",
+    "remove",
     "renamed_checkpoints",
     "rotate_checkpoints",
     "set_aside_folder",
     "set_aside_incomplete",
 ]
+
+REMOVED_PREFIX = f"{TEMPORARY_PREFIX}removed-"
 
 
 def complete_checkpoints(run: Path) -> list[str]:
@@ -81,11 +87,25 @@ def _marked_name(folder: Path) -> str | None:
         return None
 
 
-def rotate_checkpoints(run: Path, *, keep: int, protected: Iterable[str] = ()) -> list[str]:
-    """Remove the oldest complete checkpoints beyond a number and return their names. Call it after sealing a new one.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rotation:
+    """What a rotation did.
+
+    Attributes:
+        removed: Names of the checkpoints that are gone.
+        not_removed: Folders that could not be removed, each with the reason; the next rotation tries again.
+    """
+
+    removed: list[str]
+    not_removed: list[str]
+
+
+def rotate_checkpoints(run: Path, *, keep: int, protected: Iterable[str] = ()) -> Rotation:
+    """Remove the oldest complete checkpoints beyond a number. Call it after sealing a new one.
 
     A folder is renamed before it is removed, so that a kill in between leaves no half checkpoint under its name. One
-    whose own mark does not name it stays, and does not count.
+    whose own mark does not name it stays, and does not count. A folder that cannot be removed, as on NFS while one of
+    its files is open, is tried again by the next rotation and the next launch: a run does not end because of it.
 
     Args:
         run: The run directory.
@@ -94,20 +114,39 @@ def rotate_checkpoints(run: Path, *, keep: int, protected: Iterable[str] = ()) -
 
     Raises:
         ValueError: If ``keep`` is below 1.
-        OSError: If a folder cannot be removed.
+        OSError: If the run directory cannot be read or flushed.
     """
     if keep < 1:
         raise ValueError("the newest complete checkpoint is never removed")
     stay = set(protected)
     own = [name for name in complete_checkpoints(run) if _marked_name(run / name) == name]
     surplus = [name for name in own if name not in stay][:-keep]
+    removed, not_removed = [], []
     for name in surplus:
-        doomed = run / f"{TEMPORARY_PREFIX}removed-{name}"
-        shutil.rmtree(doomed, ignore_errors=True)
-        (run / name).rename(doomed)
-        fsync_folder(run)
-        shutil.rmtree(doomed)
-    return surplus
+        try:
+            (run / name).rename(run / f"{REMOVED_PREFIX}{name}-{secrets.token_hex(4)}")
+        except OSError as error:
+            not_removed.append(f"{name}: {error.strerror}")
+        else:
+            removed.append(name)
+    fsync_folder(run)
+    doomed = sorted(run.glob(f"{REMOVED_PREFIX}*"))
+    not_removed += [f"{folder.name}: {reason}" for folder in doomed if (reason := remove(folder))]
+    return Rotation(removed=removed, not_removed=not_removed)
+
+
+def remove(path: Path) -> str | None:
+    """Remove a file or folder that nobody needs; return why that is not possible, or ``None`` once it is gone."""
+    try:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    except FileNotFoundError:
+        return None  # another node's gates may remove theirs at the same time
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
 
 
 def _checkpoints(run: Path) -> list[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +25,13 @@ from explicit_learning.rundir.checkpoint_mark import (
     write_rank_frontiers,
 )
 from explicit_learning.rundir.checkpoints import (
+    Rotation,
     complete_checkpoints,
     newest_complete,
     rotate_checkpoints,
     set_aside_incomplete,
 )
+from explicit_learning.rundir.events import read_events
 from explicit_learning.rundir.owner import ownership_faults
 from tests.support.finished_run import Run, plan_document, sft_document
 
@@ -143,22 +147,44 @@ def test_rotation_keeps_the_newest_and_the_protected(sft: Run) -> None:
     for step in (1, 2, 3, 5, 10):
         sft.checkpoint(step)
     sft.checkpoint(11, seal=False)
-    removed = rotate_checkpoints(sft.folder, keep=2, protected=["checkpoint-2"])
-    assert removed == ["checkpoint-1", "checkpoint-3"]
+    rotation = rotate_checkpoints(sft.folder, keep=2, protected=["checkpoint-2"])
+    assert rotation.removed == ["checkpoint-1", "checkpoint-3"]
     assert complete_checkpoints(sft.folder) == ["checkpoint-2", "checkpoint-5", "checkpoint-10"]
     assert (sft.folder / "checkpoint-11").exists()
-    assert rotate_checkpoints(sft.folder, keep=1) == ["checkpoint-2", "checkpoint-5"]
-    assert rotate_checkpoints(sft.folder, keep=1) == []
+    assert rotate_checkpoints(sft.folder, keep=1).removed == ["checkpoint-2", "checkpoint-5"]
+    assert rotate_checkpoints(sft.folder, keep=1).removed == []
     assert newest_complete(sft.folder) == "checkpoint-10"
     assert not list(sft.folder.glob(".writing-*"))
     with pytest.raises(ValueError, match="never removed"):
         rotate_checkpoints(sft.folder, keep=0)
 
 
+def test_what_cannot_be_removed_is_noted_and_tried_again(sft: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on NFS, where a file that is still open keeps its folder from being removed."""
+    for step in (1, 2, 3):
+        sft.checkpoint(step)
+    rmtree = shutil.rmtree
+
+    def busy(_: Path) -> None:
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+
+    monkeypatch.setattr(shutil, "rmtree", busy)
+    rotation = rotate_checkpoints(sft.folder, keep=2)
+    (left,) = sft.folder.glob(".writing-*")
+    assert (rotation.removed, rotation.not_removed) == (["checkpoint-1"], [f"{left.name}: Directory not empty"])
+    assert complete_checkpoints(sft.folder) == ["checkpoint-2", "checkpoint-3"]
+    assert sft.prepare().checkpoint == "checkpoint-3"
+    event = next(event for event in reversed(read_events(sft.folder)[0]) if event.kind == "gates")
+    assert event.data["not_removed"] == rotation.not_removed
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    assert rotate_checkpoints(sft.folder, keep=2) == Rotation(removed=[], not_removed=[])
+    assert not list(sft.folder.glob(".writing-*"))
+
+
 def test_a_half_written_successor_does_not_let_the_last_complete_one_go(sft: Run) -> None:
     sft.checkpoint(1)
     sft.checkpoint(2, seal=False)
-    assert rotate_checkpoints(sft.folder, keep=1) == []
+    assert rotate_checkpoints(sft.folder, keep=1).removed == []
     assert newest_complete(sft.folder) == "checkpoint-1"
 
 
@@ -205,7 +231,7 @@ def test_a_renamed_checkpoint_stops_the_run_and_is_never_removed(sft: Run, name:
     (fault,) = refusal.value.faults
     assert (fault.file, fault.found) == (str(sft.folder / name), "a checkpoint whose mark says checkpoint-3")
     assert (fault.fix, fault.exit_code) == ("rename the folder back to checkpoint-3", 65)
-    assert rotate_checkpoints(sft.folder, keep=1) == []
+    assert rotate_checkpoints(sft.folder, keep=1).removed == []
     (sft.folder / name).rename(sft.folder / "checkpoint-3")
     assert sft.prepare().checkpoint == "checkpoint-3"
 
