@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from explicit_learning.errors import Context, Refusal, found_text
 from explicit_learning.files.atomic import write_bytes
 from explicit_learning.files.canonical import canonical_bytes
+from explicit_learning.files.git_lfs import LFS_FIX, LFS_POINTER, is_lfs_pointer
 from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.regular import open_regular
 from explicit_learning.files.strict_json import parse_json
@@ -36,13 +37,17 @@ def read_rows(
         collect: Is given the faults of bad lines, which are then left out; without it the first one raises.
 
     Raises:
-        Refusal: At the first line that is empty, or not a strict JSON object; or if the file cannot be read.
+        Refusal: At the first line that is empty, or not a strict JSON object; or if the file cannot be read, or is a
+            Git LFS pointer.
     """
     try:
         with open_regular(path) as stream:
             number = 0
             while line := stream.readline(MAX_LINE_BYTES + 1):
                 number += 1
+                if number == 1 and is_lfs_pointer(line):
+                    at = Context(gate=gate, file=str(path))
+                    raise at.refusal(found=LFS_POINTER, expected="a JSON Lines file", fix=LFS_FIX)
                 try:
                     row = _row(line, number, path, gate)
                 except Refusal as refusal:

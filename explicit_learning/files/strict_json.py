@@ -11,6 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from explicit_learning.errors import Context, Refusal, found_text
+from explicit_learning.files.git_lfs import LFS_FIX, LFS_POINTER, is_lfs_pointer
 from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.regular import open_regular
 
@@ -41,7 +42,8 @@ def read_bytes(path: Path, *, gate: str, max_bytes: int = MAX_BYTES) -> bytes:
     """Read a small file.
 
     Raises:
-        Refusal: If the file is missing, unreadable, larger than ``max_bytes``, or a folder, pipe or device.
+        Refusal: If the file is missing, unreadable, larger than ``max_bytes``, a folder, pipe or device, or a Git LFS
+            pointer.
     """
     at = Context(gate=gate, file=str(path))
     try:
@@ -53,6 +55,8 @@ def read_bytes(path: Path, *, gate: str, max_bytes: int = MAX_BYTES) -> bytes:
     if max(size, len(data)) > max_bytes:
         fix = "check that this is the right file: no document of this kind is so large"
         raise at.refusal(found=f"{max(size, len(data)):,} bytes", expected=f"at most {max_bytes:,} bytes", fix=fix)
+    if is_lfs_pointer(data):
+        raise at.refusal(found=LFS_POINTER, expected="the file", fix=LFS_FIX)
     return data
 
 
