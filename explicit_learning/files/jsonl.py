@@ -5,6 +5,7 @@ Canonical lines make a file's bytes a function of its rows: equal rows have equa
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.errors import Context, Refusal, found_text
@@ -48,6 +49,9 @@ def read_rows(
                 if number == 1 and is_lfs_pointer(line):
                     at = Context(gate=gate, file=str(path))
                     raise at.refusal(found=LFS_POINTER, expected="a JSON Lines file", fix=LFS_FIX)
+                if number == 1 and collect is not None and line.startswith(BOM_UTF8):
+                    collect(_bom_fault(path, gate))
+                    line = line.removeprefix(BOM_UTF8)
                 try:
                     row = _row(line, number, path, gate)
                 except Refusal as refusal:
@@ -61,6 +65,13 @@ def read_rows(
         raise Refusal(read_fault(error, path, gate=gate, expected="a readable JSON Lines file")) from None
 
 
+def _bom_fault(path: Path, gate: str) -> Fault:
+    found, fix = "a UTF-8 byte-order mark", "save the file as UTF-8 without BOM"
+    return Context(gate=gate, file=f"{path}:1").fault(
+        pointer="", found=found, expected="UTF-8 without a byte-order mark", fix=fix
+    )
+
+
 def _row(line: bytes, number: int, path: Path, gate: str) -> dict[str, Any]:
     at = Context(gate=gate, file=f"{path}:{number}")
     if len(line) > MAX_LINE_BYTES:
@@ -69,6 +80,8 @@ def _row(line: bytes, number: int, path: Path, gate: str) -> dict[str, Any]:
     if not line.endswith(b"\n"):
         fix = "the file looks truncated: make it again, or add the final newline"
         raise at.refusal(found="a last line without a newline", expected="every line ends with a newline", fix=fix)
+    if not line.strip():
+        raise at.refusal(found="an empty line", expected="one JSON object a line", fix="remove the line")
     value = parse_json(line, gate=gate, file=str(at.file))
     if not isinstance(value, dict):
         raise at.refusal(found=found_text(value), expected="a JSON object", fix="write one JSON object a line")

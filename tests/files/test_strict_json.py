@@ -26,12 +26,13 @@ READERS: dict[str, Callable[[Path], object]] = {
 }
 
 
-def refused(data: bytes) -> str:
+def refused(data: bytes, pointer: str = "") -> str:
     with pytest.raises(Refusal) as caught:
         parse_json(data, gate="plan", file="plan.json")
     (fault,) = caught.value.faults
     assert (fault.gate, fault.file, fault.exit_code) == ("plan", "plan.json", ExitCode.CONTRACT)
     assert fault.fix
+    assert fault.pointer == pointer
     return fault.found
 
 
@@ -52,15 +53,25 @@ def test_plain_documents_are_read() -> None:
         (b"\xef\xbb\xbf{}", "a UTF-8 byte-order mark"),
         (b'{"a": "\xff"}', "byte 7 is not UTF-8"),
         (b'{"a": 1, "b": 2, "a": 3}', 'duplicate key "a"'),
-        (b'{"a": {"b": 1, "b": 1}}', 'duplicate key "b"'),
-        (b'{"a": NaN}', "NaN, which is not a JSON number"),
-        (b'{"a": -Infinity}', "-Infinity, which is not a JSON number"),
-        (b'{"a": 9007199254740992}', "the integer 9007199254740992, which readers with 64-bit floats round"),
-        (b'{"a": 1e999}', "1e999, which is too large for a number"),
     ],
 )
 def test_what_readers_disagree_about_is_refused(data: bytes, found: str) -> None:
     assert refused(data) == found
+
+
+@pytest.mark.parametrize(
+    ("data", "pointer", "found"),
+    [
+        (b'{"a": {"b": 1, "b": 1}}', "/a", 'duplicate key "b"'),
+        (b'{"a": NaN}', "/a", "NaN, which is not a JSON number"),
+        (b'{"a": [0, -Infinity]}', "/a/1", "-Infinity, which is not a JSON number"),
+        (b'{"a": 9007199254740992}', "/a", "the integer 9007199254740992, which readers with 64-bit floats round"),
+        (b'[{"a/b": {"c": -9007199254740992, "d": NaN}}]', "/0/a~1b/c", "the integer -9007199254740992, which readers"),
+        (b'{"a": "1e999", "b": 1e999}', "/b", "1e999, which is too large for a number"),
+    ],
+)
+def test_a_value_that_readers_disagree_about_is_named_by_its_field(data: bytes, pointer: str, found: str) -> None:
+    assert refused(data, pointer).startswith(found)
 
 
 @pytest.mark.parametrize("levels", [65, 500, 200_000])
