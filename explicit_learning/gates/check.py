@@ -18,6 +18,7 @@ from explicit_learning.gates.hardware import check_hardware
 from explicit_learning.gates.image import check_image
 from explicit_learning.gates.output import check_output
 from explicit_learning.gates.shm import LoaderShape, check_shm, pixel_values_per_token, required_shm_bytes
+from explicit_learning.gates.temporary import check_temporary_folder
 from explicit_learning.gates.trackers import check_trackers
 from explicit_learning.inputs.code import code_faults
 from explicit_learning.inputs.data import image_tokens_per_row
@@ -66,7 +67,7 @@ def check_plan(document: PlanDocument, *, out: Path | None, nodes: int = 1) -> C
         faults += _environment_faults(document)
     except Refusal as refusal:
         faults += refusal.faults
-    faults += [*code_faults(), *check_trackers(os.environ)]
+    faults += [*code_faults(), *check_trackers(os.environ), *check_temporary_folder()]
     inputs = read_frozen_inputs(document)
     faults += inputs.faults
     if hardware := document.group("hardware", Hardware):
