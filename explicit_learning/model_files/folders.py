@@ -42,7 +42,8 @@ def model_structure(folder: Path) -> list[Fault]:
     faults = [_missing(folder / name, MODEL, "a file that every model folder has") for name in missing]
     if not any((folder / name).is_file() for name in PROCESSOR_FILES):
         expected = f"a file that every model folder has (or {PROCESSOR_FILES[1]})"
-        faults.append(_missing(folder / PROCESSOR_FILES[0], MODEL, expected))
+        name = next((name for name in PROCESSOR_FILES if (folder / name).is_symlink()), PROCESSOR_FILES[0])
+        faults.append(_missing(folder / name, MODEL, expected))
     try:
         shards = _shards(folder)
     except Refusal as refusal:
@@ -92,6 +93,10 @@ def _not_a_folder(folder: Path, context: Context, pointer: str, expected: str) -
 
 
 def _missing(file: Path, context: Context, expected: str) -> Fault:
+    if file.is_symlink() and not file.exists():
+        found = f"a link to {file.readlink()}, which does not exist"
+        fix = "mount the whole cache that holds the target, too, or copy the files themselves (cp -rL)"
+        return context.fault(file=file, found=found, expected=expected, fix=fix)
     return context.fault(file=file, found="no such file", expected=expected)
 
 

@@ -27,6 +27,7 @@ __all__ = ["OTHER_FOLDER", "ownership_faults", "require_own_folder"]
 
 OTHER_FOLDER = "choose another folder (--out)"
 CONTEXT = Context(gate="output", fix=OTHER_FOLDER, exit_code=ExitCode.OUTPUT)
+LONGER = f"to train longer, freeze an RL plan whose initial_adapter is this run's {layout.FINAL_ADAPTER}"
 UNFINISHED = "an unfinished run, or no folder"
 # Neither makes a folder somebody's: a volume's own folder, and an earlier attempt that ended before its plan was there.
 IGNORED = {layout.LOCK, "lost+found"}
@@ -63,7 +64,11 @@ def ownership_faults(folder: Path, frozen_config_sha256: str | None) -> list[Fau
 
 
 def _faults(folder: Path, frozen_config_sha256: str | None) -> Iterator[Fault]:
-    names = {entry.name for entry in folder.iterdir() if not entry.name.startswith(TEMPORARY_PREFIX)} - IGNORED
+    names = {
+        entry.name
+        for entry in folder.iterdir()
+        if not entry.name.startswith(TEMPORARY_PREFIX) and not layout.is_of_file_system(entry.name)
+    } - IGNORED
     if not names:
         return
     context = CONTEXT.at(folder)
@@ -77,7 +82,8 @@ def _faults(folder: Path, frozen_config_sha256: str | None) -> Iterator[Fault]:
         yield context.fault(found=found, expected="an empty folder, or no folder")
     elif owner != frozen_config_sha256:
         expected = f"a run of plan {frozen_config_sha256}" if frozen_config_sha256 else "an empty folder, or no folder"
-        yield context.fault(found=f"it holds a run of another plan ({owner})", expected=expected)
+        found = f"it holds a run of another plan ({owner})"
+        yield context.fault(found=found, expected=expected, fix=f"{OTHER_FOLDER}; {LONGER}")
     elif layout.RUN_MANIFEST in names:
         yield from _end_faults(context, folder, has_marker=layout.COMPLETION_MARKER in names)
     elif layout.COMPLETION_MARKER in names:
@@ -96,7 +102,7 @@ def _end_faults(context: Context, folder: Path, *, has_marker: bool) -> Iterator
         yield from refusal.faults
         return
     if status == "completed":
-        fix = f"use what is there, or {OTHER_FOLDER} to run again"
+        fix = f"use what is there, or {OTHER_FOLDER} to run again; {LONGER}"
         yield context.fault(found="this run is already complete", expected=UNFINISHED, fix=fix)
     elif status == "budget_exhausted" and not has_marker:
         yield context.fault(
