@@ -107,17 +107,24 @@ def _require_utf8(words: Sequence[str]) -> None:
     with suppress(FileNotFoundError):  # absolute paths work in a folder that is gone
         named.append(("working directory", str(Path.cwd())))
     faults = [
-        USAGE.fault(
-            pointer=what,
-            found=f"{os.fsencode(text)!r}, which is not UTF-8",
-            expected="names in UTF-8",
-            fix="rename the file or folder",
-        )
+        _undecoded(what, os.fsencode(text))
         for what, text in named
         if not text.isascii() and any("\udc80" <= character <= "\udcff" for character in text)
     ]
     if faults:
         raise Refusal(faults)
+
+
+def _undecoded(what: str, name: bytes) -> Fault:
+    """Return why a name was not decoded: it is not UTF-8, or it is and the locale is not."""
+    try:
+        text = name.decode()
+    except UnicodeDecodeError:
+        found, fix = f"{name!r}, which is not UTF-8", "rename the file or folder"
+    else:
+        found = f"{text!r}, under a locale of another encoding ({sys.getfilesystemencoding()})"
+        fix = "set LC_ALL=C.UTF-8, and leave PYTHONUTF8 and PYTHONCOERCECLOCALE unset"
+    return USAGE.fault(pointer=what, found=found, expected="names in UTF-8", fix=fix)
 
 
 def _refuse(faults: tuple[Fault, ...], *, as_json: bool) -> int:

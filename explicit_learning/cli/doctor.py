@@ -6,7 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.cli.output import add_json_argument, counted_faults
+from explicit_learning.cli.output import add_json_argument, counted_faults, show
 from explicit_learning.errors import ExitCode, exit_code_of, json_answer, print_json
 from explicit_learning.gates.doctor import examine
 from explicit_learning.gates.image import DIGEST_VARIABLE
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     if args.json:
         print_json(json_answer(refused, **_members(findings)))
     else:
-        print("\n".join(_lines(findings)))
+        show("\n".join(_lines(findings)))
     return exit_code_of(refused)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from explicit_learning.cli.output import add_json_argument, answer
+from explicit_learning.cli.output import add_json_argument, answer, show
 from explicit_learning.evaluation.requests import answer_requests, evaluation_of_run
 from explicit_learning.report.table import evaluation_table
 
@@ -31,5 +31,5 @@ def run(args: argparse.Namespace) -> ExitCode:
     requests = [evaluation_of_run(folder, args.which, plan_file=args.plan) for folder in args.runs]
     evaluations = answer_requests(requests)
     if not args.json:
-        print(evaluation_table([(request.label, found) for request, found in zip(requests, evaluations, strict=True)]))
+        show(evaluation_table([(request.label, found) for request, found in zip(requests, evaluations, strict=True)]))
     return answer([], as_json=args.json, evaluations=evaluations)

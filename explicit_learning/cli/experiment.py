@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.cli.freeze import count_sft
 from explicit_learning.cli.numbers import positive
-from explicit_learning.cli.output import add_json_argument, answer
+from explicit_learning.cli.output import add_json_argument, answer, show
 from explicit_learning.cli.paths import output_folder
 from explicit_learning.experiment.document import read_experiment
 from explicit_learning.experiment.runner import run_experiment
@@ -47,15 +47,15 @@ def run_and_print(experiment: Experiment, out: Path, *, as_json: bool, jobs: int
     stop = StopRequest()
     stop_signals_to(stop)
 
-    def show(runs: list[RunOfStage]) -> None:
+    def show_stage(runs: list[RunOfStage]) -> None:
         if not as_json:
-            print(stage_text(runs), flush=True)
+            show(stage_text(runs))
 
-    runs = run_experiment(experiment, out=out, count_sft=count_sft, after_stage=show, stop=stop, jobs=jobs)
+    runs = run_experiment(experiment, out=out, count_sft=count_sft, after_stage=show_stage, stop=stop, jobs=jobs)
     results = experiment_results(runs)
     if not as_json:
-        print(experiment_text(results))
-        print(places_text(out, runs))
+        show(experiment_text(results))
+        show(places_text(out, runs))
     return answer(
         [],
         as_json=as_json,

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.errors import exit_code_of, json_answer, print_json
+from explicit_learning.errors import Context, ExitCode, exit_code_of, json_answer, print_json
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
-    from pathlib import Path
 
-    from explicit_learning.errors import ExitCode, Fault
+    from explicit_learning.errors import Fault
 
-__all__ = ["add_json_argument", "answer", "counted_faults", "print_warnings"]
+__all__ = ["add_json_argument", "answer", "counted_faults", "print_warnings", "show"]
+
+STDOUT = Context(
+    gate="program",
+    file="(standard output)",
+    fix="free some space where the output goes, or send it elsewhere",
+    exit_code=ExitCode.IO,
+)
 
 
 def add_json_argument(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +51,19 @@ def answer(faults: Sequence[Fault], *, as_json: bool, **more: Any) -> ExitCode: 
 def counted_faults(faults: Sequence[Fault]) -> str:
     """Return the number of faults in words, such as ``2 faults``."""
     return "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+
+
+def show(text: str) -> None:
+    """Print to stdout what a command was asked for.
+
+    Raises:
+        Refusal: With exit code 74 if stdout takes nothing more: a full disk behind it is not the run folder's.
+    """
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - what is still buffered would fail again at the end
+        raise STDOUT.refusal(found=error.strerror or str(error), expected="an output that takes the answer") from None
 
 
 def print_warnings(plan: Path, warnings: Sequence[str]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -31,6 +30,7 @@ from explicit_learning.completion.smoke_proof import broken_smoke_rules
 from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.files.atomic import TEMPORARY_PREFIX, write_bytes, write_text
 from explicit_learning.files.hashing import sha256_file
+from explicit_learning.files.limits import noted_limits
 from explicit_learning.files.os_errors import write_fault
 from explicit_learning.files.progress import say
 from explicit_learning.model_files.tensors import file_tensors_sha256
@@ -40,6 +40,7 @@ from explicit_learning.rundir.checkpoint_mark import verify_checkpoint
 from explicit_learning.rundir.checkpoints import (
     complete_checkpoints,
     newest_complete,
+    remove,
     set_aside_folder,
     set_aside_incomplete,
 )
@@ -124,11 +125,12 @@ def prepare_run(
         run.mkdir(parents=True, exist_ok=True)
         require_own_folder(run, plan.frozen_config_sha256)
         manifest = _read_or_create_manifest(run, plan, plan_bytes, hardware, image)
-        _remove_half_written(run)
+        left = _remove_half_written(run)
         if (run / layout.COMPLETION_MARKER).exists():
             return _finalise(run, manifest)
         read_audits(run)  # a damaged one would keep the run from being completed, after all its training
-        append_event(run, "gates", {"launch_id": launch_id, "hardware": hardware, "image": image} | (gates or {}))
+        found = {"launch_id": launch_id, "hardware": hardware, "image": image} | (gates or {})
+        append_event(run, "gates", found | {"not_removed": left, "file_system": noted_limits()})
         _tidy(run)
         if plan.run_mode == "smoke":
             _return_to_boundary(run)
@@ -179,14 +181,18 @@ def _finalise(run: Path, manifest: RunManifest) -> Preparation:
     return Preparation(action="finalise", checkpoint=None, run_manifest_sha256=expected)
 
 
-def _remove_half_written(run: Path) -> None:
-    """Remove files and folders that a kill kept from getting their names: nobody has ever seen them."""
+def _remove_half_written(run: Path) -> list[str]:
+    """Remove files and folders that a kill kept from getting their names: nobody has ever seen them.
+
+    Returns:
+        Those that could not be removed, each with the reason.
+    """
+    left = []
     for path in sorted(run.rglob(f"{TEMPORARY_PREFIX}*")):
-        if path.is_dir():
-            with suppress(FileNotFoundError):  # another node's gates may remove theirs at the same time
-                shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)  # it may have gone with its folder
+        if reason := remove(path):
+            left.append(f"{path.relative_to(run).as_posix()}: {reason}")
+            say(f"{path} could not be removed ({reason}); the next launch tries again")
+    return left
 
 
 def _tidy(run: Path) -> None:

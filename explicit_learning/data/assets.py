@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from explicit_learning.data.asset_paths import AssetFolder
 from explicit_learning.data.image_headers import bombs_are_errors, header_fault
 from explicit_learning.errors import Refusal
+from explicit_learning.files.git_lfs import LFS_FIX, LFS_POINTER, is_lfs_pointer
 from explicit_learning.files.hashing import hash_files
 from explicit_learning.files.os_errors import read_fault
 
@@ -54,6 +55,10 @@ def check_assets(root: Path, assets: Sequence[Asset], manifest: str, faults: Fau
     with bombs_are_errors(), ThreadPoolExecutor(THREADS) as pool:
         headers = pool.map(lambda item: header_fault(item[2], item[1], at, item[0]), present)
         for (pointer, asset, path, size), fault in zip(present, headers, strict=True):
+            if fault and is_lfs_pointer(path):
+                found = f"{asset.path!r}: {LFS_POINTER}"
+                faults.add(at.fault(pointer=pointer, found=found, expected="the image", fix=LFS_FIX))
+                continue
             if size != asset.bytes:
                 found, expected = f"{asset.path!r}: {size:,} bytes", f"{asset.bytes:,} bytes, as listed"
                 faults.add(at.fault(pointer=f"{pointer}/bytes", found=found, expected=expected, fix=CHANGED))

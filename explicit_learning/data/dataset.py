@@ -20,6 +20,7 @@ from explicit_learning.data.group_rules import (
 from explicit_learning.data.reading import stream_sft, stream_slots
 from explicit_learning.data.references import check_references
 from explicit_learning.errors import Context, FaultCollector, Refusal, found_text
+from explicit_learning.files.git_lfs import LFS_FIX, LFS_POINTER, is_lfs_pointer
 from explicit_learning.files.hashing import hash_files
 from explicit_learning.files.os_errors import read_fault
 
@@ -93,6 +94,12 @@ def check_dataset(manifest_path: Path, *, asset_root: Path | None = None, gate: 
     except Refusal as refusal:
         return CheckedDataset(manifest=None, faults=refusal.faults)
     faults = FaultCollector(gate)
+    for entry in manifest.files:
+        if is_lfs_pointer(manifest_path.parent / entry.path):
+            path = manifest_path.parent / entry.path
+            faults.report(file=path, found=LFS_POINTER, expected="a JSON Lines file", fix=LFS_FIX)
+    if faults.faults():  # whatever else is wrong may follow from this
+        return CheckedDataset(manifest=manifest, faults=tuple(faults.faults()))
     _check_files(manifest, faults)
     rows = _read_files(manifest, faults)
     check_slot_groups(rows.slots, faults)

@@ -19,6 +19,7 @@ from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.progress import say
 from explicit_learning.freeze.draft_data import write_digits
 from explicit_learning.freeze.freezing import SftPass, freeze
+from explicit_learning.inputs.outputs import inputs_of_draft, output_faults
 from explicit_learning.plan.reading import read_plan
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.run_manifest import read_run_manifest
@@ -232,9 +233,13 @@ def run_experiment(
         jobs: How many RL runs at once. They share nothing but the machine, so it changes only the time.
 
     Raises:
-        Refusal: If the folder is not this experiment's, a draft cannot be frozen, RL plans differ in what they must
-            share, or a run ends with another exit code than 0.
+        Refusal: If the folder is not this experiment's or overlaps with an input, a draft cannot be frozen, RL plans
+            differ in what they must share, or a run ends with another exit code than 0.
     """
+    for stage in (*experiment.sft, *experiment.rl):
+        inputs = inputs_of_draft(stage.draft | {"data": experiment.data}, stage.file)
+        if faults := output_faults(out, inputs, option="--out"):
+            raise Refusal(faults)
     claim_folder(experiment, out)
     manifest = data_of(experiment, out)
     runs: list[RunOfStage] = []

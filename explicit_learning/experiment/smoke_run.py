@@ -9,6 +9,7 @@ from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.experiment.child_command import ask_child
 from explicit_learning.files.progress import say
 from explicit_learning.freeze.smoke_plan import SMOKE_SUFFIX, smoke_plan, write_smoke_plan
+from explicit_learning.inputs.outputs import inputs_of_plan, output_faults
 from explicit_learning.plan.reading import read_plan
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
 from explicit_learning.rundir import layout
@@ -90,6 +91,9 @@ def _plan_and_folder(
         return path, out or default_run_folder(plan.run_id)
     run = out or default_run_folder(plan.run_id + SMOKE_SUFFIX)
     file = run.with_name(f"{run.name}.plan.json")
+    inputs = inputs_of_plan(document)
+    if faults := output_faults(run, inputs, option="--out") or output_faults(file, inputs, option="--out"):
+        raise Refusal(faults)
     write_smoke_plan(smoke_plan(document.raw, file=path, out=file, count_steps=count_steps), file)
     say(f"{file}: the smoke plan of {path}")
     return file, run

@@ -16,6 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from explicit_learning.files.limits import note_limit
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -26,10 +28,12 @@ TEMPORARY_PREFIX = ".writing-"
 
 
 def fsync_folder(folder: Path) -> None:
-    """Flush a folder's entries to the disk."""
+    """Flush a folder's entries to the disk, where the file system can (see `note_limit`)."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        note_limit("flush folders", folder, error)
     finally:
         os.close(handle)
 
@@ -47,22 +51,38 @@ def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     """Write a file whole or not at all.
 
     Raises:
-        OSError: If the folder is missing or not writable, or the disk is full; the old file is then untouched.
+        OSError: If the folder is missing or not writable, or the disk is full or failing. An old file is untouched
+            then, unless its successor could not be flushed; without one, nothing is there.
     """
+    is_new = not os.path.lexists(path)
     handle, name = tempfile.mkstemp(prefix=TEMPORARY_PREFIX, suffix=f"-{path.name[:80]}", dir=path.parent)
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
             stream.flush()
-            os.fchmod(stream.fileno(), mode)
+            _set_mode(stream.fileno(), mode, path.parent)
             os.fsync(stream.fileno())
         temporary.replace(path)
     except BaseException:
         with suppress(OSError):
             temporary.unlink()
         raise
-    fsync_folder(path.parent)
+    try:
+        fsync_folder(path.parent)
+    except OSError:
+        if is_new:  # whoever is told that writing failed must not find the file
+            with suppress(OSError):
+                path.unlink()
+        raise
+
+
+def _set_mode(target: int | Path, mode: int, folder: Path) -> None:
+    """Set a mode where the file system lets this user: without it, the file is its owner's alone."""
+    try:
+        os.chmod(target, mode)  # noqa: PTH101 - of a descriptor, too
+    except OSError as error:
+        note_limit("set modes", folder, error, forbidden=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -94,7 +114,7 @@ def new_folder(path: Path) -> Iterator[Path]:
                 fsync_file(file)
             elif file.is_dir():
                 fsync_folder(file)
-        temporary.chmod(0o755)
+        _set_mode(temporary, 0o755, path.parent)
         fsync_folder(temporary)
         temporary.rename(path)
     except BaseException:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.progress import progress
+from explicit_learning.files.regular import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -27,10 +28,10 @@ def sha256_file(path: Path, advance: Callable[[int], None] | None = None) -> str
     """Return the SHA-256 of a file's bytes, read in chunks of 1 MiB.
 
     Raises:
-        OSError: If the file cannot be read.
+        OSError: If the file cannot be read, or is not a regular file.
     """
     digest = hashlib.sha256()
-    with path.open("rb", buffering=0) as stream:
+    with open_regular(path) as stream:
         while chunk := stream.read(CHUNK):
             digest.update(chunk)
             if advance:

@@ -5,12 +5,15 @@ Canonical lines make a file's bytes a function of its rows: equal rows have equa
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.errors import Context, Refusal, found_text
 from explicit_learning.files.atomic import write_bytes
 from explicit_learning.files.canonical import canonical_bytes
+from explicit_learning.files.git_lfs import LFS_FIX, LFS_POINTER, is_lfs_pointer
 from explicit_learning.files.os_errors import read_fault
+from explicit_learning.files.regular import open_regular
 from explicit_learning.files.strict_json import parse_json
 
 if TYPE_CHECKING:
@@ -35,13 +38,20 @@ def read_rows(
         collect: Is given the faults of bad lines, which are then left out; without it the first one raises.
 
     Raises:
-        Refusal: At the first line that is empty, or not a strict JSON object; or if the file cannot be read.
+        Refusal: At the first line that is empty, or not a strict JSON object; or if the file cannot be read, or is a
+            Git LFS pointer.
     """
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             number = 0
             while line := stream.readline(MAX_LINE_BYTES + 1):
                 number += 1
+                if number == 1 and is_lfs_pointer(line):
+                    at = Context(gate=gate, file=str(path))
+                    raise at.refusal(found=LFS_POINTER, expected="a JSON Lines file", fix=LFS_FIX)
+                if number == 1 and collect is not None and line.startswith(BOM_UTF8):
+                    collect(_bom_fault(path, gate))
+                    line = line.removeprefix(BOM_UTF8)
                 try:
                     row = _row(line, number, path, gate)
                 except Refusal as refusal:
@@ -55,6 +65,13 @@ def read_rows(
         raise Refusal(read_fault(error, path, gate=gate, expected="a readable JSON Lines file")) from None
 
 
+def _bom_fault(path: Path, gate: str) -> Fault:
+    found, fix = "a UTF-8 byte-order mark", "save the file as UTF-8 without BOM"
+    return Context(gate=gate, file=f"{path}:1").fault(
+        pointer="", found=found, expected="UTF-8 without a byte-order mark", fix=fix
+    )
+
+
 def _row(line: bytes, number: int, path: Path, gate: str) -> dict[str, Any]:
     at = Context(gate=gate, file=f"{path}:{number}")
     if len(line) > MAX_LINE_BYTES:
@@ -63,6 +80,8 @@ def _row(line: bytes, number: int, path: Path, gate: str) -> dict[str, Any]:
     if not line.endswith(b"\n"):
         fix = "make the file again, for it looks truncated, or add the final newline"
         raise at.refusal(found="a last line without a newline", expected="every line ends with a newline", fix=fix)
+    if not line.strip():
+        raise at.refusal(found="an empty line", expected="one JSON object a line", fix="remove the line")
     value = parse_json(line, gate=gate, file=str(at.file))
     if not isinstance(value, dict):
         raise at.refusal(found=found_text(value), expected="a JSON object", fix="write one JSON object per line")

@@ -8,18 +8,21 @@ that is there and cannot be read is a matter of permissions or of the disk.
 from __future__ import annotations
 
 import errno
+import os
+import unicodedata
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.errors import Context, ExitCode
+from explicit_learning.files.regular import NotRegularError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from explicit_learning.errors import Fault
 
-__all__ = ["OUTPUT_FIXES", "read_fault", "write_fault"]
+__all__ = ["OTHER_FORM_FIX", "OUTPUT_FIXES", "other_form", "read_fault", "write_fault"]
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+OTHER_FORM_FIX = "rename one of the two, so that both have the same form (NFC is the usual one)"
 OUTPUT_FIXES = {
     errno.EROFS: "choose another folder (--out), or mount this one writable (docker run -v HOST:FOLDER, without :ro)",
     errno.EACCES: "give this user write access to the folder (docker run --user), or choose another one (--out)",
@@ -36,15 +39,40 @@ def read_fault(error: OSError | ValueError, path: Path | str, *, gate: str, expe
     """Explain why a file cannot be read. Python raises a `ValueError` for a path that no file system can hold.
 
     Returns:
-        A fault with exit code 65 where the file is missing, and 74 otherwise.
+        A fault with exit code 65 where the file is missing or is not a regular file, and 74 otherwise.
     """
     at = Context(gate=gate, file=str(path))
     if isinstance(error, FileNotFoundError):
+        if other := other_form(Path(path)):
+            return at.fault(found=f"no such file, but {other}", expected=expected, fix=OTHER_FORM_FIX)
         fix = "check the path; relative paths start at the folder of the file that names them"
         return at.fault(found="no such file", expected=expected, fix=fix)
+    if isinstance(error, NotRegularError):
+        fix = "name the file inside it" if error.strerror == "a folder" else "save the content as a file, and name that"
+        return at.fault(found=str(error.strerror), expected="a regular file", fix=fix)
     found = f"cannot be read: {getattr(error, 'strerror', None) or error}"
     fix = "check the file's permissions and the disk it lies on"
     return at.fault(found=found, expected=expected, fix=fix, exit_code=ExitCode.IO)
+
+
+def other_form(path: Path) -> str | None:
+    """Return, in words, what a missing path would be called in another Unicode form, if that is there.
+
+    An ``ä`` is one character or two (NFC or NFD); both look the same in every listing, and are two names on a disk.
+    """
+    for place in (path, *path.parents):
+        if str(path).isascii() or not os.path.lexists(place.parent):
+            continue
+        try:
+            names = [entry.name for entry in place.parent.iterdir()]
+        except OSError:
+            return None
+        wanted = unicodedata.normalize("NFC", place.name)
+        twin = next((name for name in names if unicodedata.normalize("NFC", name) == wanted), None)
+        if twin is None or twin == place.name:
+            return None
+        return f"{twin!a} is there, which looks like {place.name!a}: one name in two Unicode forms"
+    return None
 
 
 def write_fault(error: OSError, path: Path, *, gate: str = "output", expected: str = "a writable folder") -> Fault:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import unicodedata
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["MISSING", "end_is_end", "load_schema", "pointer", "validate", "validator"]
 
 MISSING = "nothing"  # found where a required field is not; a value is shown as JSON, and so never is this
+
+ODD_SHOWN = 3  # characters
+MEASURED = ("^[0-9a-f]{40}$", "^[0-9a-f]{64}$")  # commits and hashes
 
 
 @cache
@@ -99,7 +103,15 @@ def _faults(error: Any, at: Context) -> Iterator[Fault]:
             fix = f"add the field {name!r}"
             yield at.fault(pointer=f"{where}/{name}", found=MISSING, expected=expected, fix=fix)
     else:
-        yield at.fault(pointer=where, found=found_text(error.instance), expected=_expected(error), fix=_fix(error))
+        found = f"{found_text(error.instance)}{_odd_letters(error.instance)}"
+        yield at.fault(pointer=where, found=found, expected=_expected(error), fix=_fix(error))
+
+
+def _odd_letters(text: object) -> str:
+    """Return, in brackets, the first characters beyond ASCII by code point: a Cyrillic letter can look like a Latin."""
+    odd = [character for character in dict.fromkeys(text) if not character.isascii()] if isinstance(text, str) else []
+    named = (f"U+{ord(character):04X} {unicodedata.name(character, '')}".rstrip() for character in odd[:ODD_SHOWN])
+    return f" (it holds {', '.join(named)})" if odd else ""
 
 
 def _nearest_branch(error: Any) -> list[Any]:
@@ -122,7 +134,7 @@ def _unknown_fields(error: Any, where: str, at: Context) -> Iterator[Fault]:
             near = difflib.get_close_matches(name, [key for key in known if key not in error.instance])
             yield at.fault(
                 pointer=f"{where}{pointer([name])}",
-                found=f"unknown field {name[:FOUND_LIMIT]!r}",
+                found=f"unknown field {name[:FOUND_LIMIT]!r}{_odd_letters(name)}",
                 expected=f"one of: {', '.join(known)}",
                 fix=f"write {near[0]!r}, if you meant that" if near else "remove the field",
             )
@@ -191,5 +203,10 @@ def _fix(error: Any) -> str:
         near = difflib.get_close_matches(error.instance, [str(value) for value in error.validator_value])
         if near:
             return f"write {near[0]!r}, if you meant that"
-    examples = error.schema.get("examples") if isinstance(error.schema, dict) else None
+    schema = error.schema if isinstance(error.schema, dict) else {}
+    if schema.get("x-computed"):
+        return "freeze the draft again: this value is measured, not chosen"
+    if schema.get("pattern") in MEASURED:
+        return "make the document again with the program that wrote it: this value is measured, not chosen"
+    examples = schema.get("examples")
     return f"write a value such as {found_text(examples[0])}" if examples else "correct the value"

@@ -7,13 +7,18 @@ NaN, a byte-order mark, any size and depth. A frozen plan is a promise, so each 
 from __future__ import annotations
 
 import json
+import os
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from explicit_learning.errors import Context, Refusal, found_text
+from explicit_learning.files.git_lfs import LFS_FIX, LFS_POINTER, is_lfs_pointer
 from explicit_learning.files.os_errors import read_fault
+from explicit_learning.files.regular import open_regular
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 __all__ = ["MAX_BYTES", "load_json", "parse_json", "read_bytes"]
@@ -21,10 +26,16 @@ __all__ = ["MAX_BYTES", "load_json", "parse_json", "read_bytes"]
 MAX_BYTES = 16 * 1024 * 1024
 MAX_DEPTH = 64
 MAX_INTEGER = 2**53 - 1  # RFC 8785, and every reader that keeps numbers as doubles
+INTEGER_LENGTH = len(f"-{MAX_INTEGER}")
+SHOWN_DIGITS = 40
 
 
 class _ContradictionError(ValueError):
     """Something that JSON readers disagree about."""
+
+
+class _Contradiction:
+    """Stands, when a document is read once more to find the place, for the value that readers disagree about."""
 
 
 def load_json(path: Path, *, gate: str, fix: str | None = None, max_bytes: int = MAX_BYTES) -> Any:  # noqa: ANN401 - any JSON value
@@ -46,26 +57,24 @@ def read_bytes(path: Path, *, gate: str, max_bytes: int = MAX_BYTES, fix: str | 
         fix: What to do about a missing file that a program wrote; by default the fault's own advice.
 
     Raises:
-        Refusal: If the file is missing, a folder, unreadable, or larger than ``max_bytes``.
+        Refusal: If the file is missing, unreadable, larger than ``max_bytes``, a folder, pipe or device, or a Git LFS
+            pointer.
     """
     at = Context(gate=gate, file=str(path))
     try:
-        size = path.stat().st_size
-        if path.is_dir():
-            raise at.refusal(found="a folder", expected="a file", fix="name the file inside it")
-        data = b""
-        if size <= max_bytes:
-            with path.open("rb") as stream:
-                data = stream.read(max_bytes + 1)  # the size of a device or a pipe is 0, and it may have no end
-        if size > max_bytes or len(data) > max_bytes:
-            found = f"{size:,} bytes" if size > max_bytes else f"more than {max_bytes:,} bytes"
-            fix = "check that this is the right file: no document of this kind is so large"
-            raise at.refusal(found=found, expected=f"at most {max_bytes:,} bytes", fix=fix)
+        with open_regular(path) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            data = b"" if size > max_bytes else stream.read(max_bytes + 1)
     except (OSError, ValueError) as error:
         fault = read_fault(error, path, gate=gate)
         if fix and isinstance(error, FileNotFoundError):
             fault = replace(fault, fix=fix)
         raise Refusal(fault) from None
+    if max(size, len(data)) > max_bytes:
+        wrong = "check that this is the right file: no document of this kind is so large"
+        raise at.refusal(found=f"{max(size, len(data)):,} bytes", expected=f"at most {max_bytes:,} bytes", fix=wrong)
+    if is_lfs_pointer(data):
+        raise at.refusal(found=LFS_POINTER, expected="the file", fix=LFS_FIX)
     return data
 
 
@@ -84,9 +93,9 @@ def parse_json(data: bytes, *, gate: str, file: str, fix: str | None = None) -> 
             surrogate pair; if the nesting is deeper than 64.
     """
 
-    def refuse(found: str, expected: str, advice: str) -> NoReturn:
+    def refuse(found: str, expected: str, advice: str, pointer: str = "") -> NoReturn:
         at = Context(gate=gate, file=file)
-        raise at.refusal(pointer="", found=found, expected=expected, fix=fix or advice) from None
+        raise at.refusal(pointer=pointer, found=found, expected=expected, fix=fix or advice) from None
 
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         refuse("UTF-16 (byte-order mark)", "UTF-8 without a byte-order mark", "save the file as UTF-8")
@@ -104,11 +113,9 @@ def parse_json(data: bytes, *, gate: str, file: str, fix: str | None = None) -> 
         position = f"line {error.lineno}, column {error.colno}: {error.msg}"
         refuse("an empty file" if not text.strip() else position, "one JSON document", "fix the JSON at that place")
     except _ContradictionError as error:
-        refuse(str(error), "JSON that every reader understands alike", "remove or correct it")
+        refuse(str(error), "JSON that every reader understands alike", "remove or correct it", _place(text))
     except RecursionError:
         refuse("nesting without end", f"at most {MAX_DEPTH} levels", "check that this is the right file")
-    except ValueError as error:
-        refuse(str(error), "numbers of ordinary length", "correct the number")
     problem = _problem(value, text)
     if problem:
         refuse(*problem)
@@ -135,6 +142,41 @@ def _finite(text: str) -> float:
     return value
 
 
+def _place(text: str) -> str:
+    """Return the JSON pointer of the first value that readers disagree about."""
+
+    def marked(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def or_mark(value: Any) -> Any:  # noqa: ANN401 - what `json.loads` hands over
+            try:
+                return read(value)
+            except _ContradictionError:
+                return _Contradiction()
+
+        return or_mark
+
+    value = json.loads(
+        text,
+        object_pairs_hook=marked(_unique),
+        parse_constant=marked(_no_constant),
+        parse_float=marked(_finite),
+        parse_int=marked(_exact),
+    )
+    with suppress(RecursionError):
+        return next(_marks(value, ""), "")
+    return ""
+
+
+def _marks(value: Any, at: str) -> Iterator[str]:  # noqa: ANN401 - any JSON value
+    if isinstance(value, _Contradiction):
+        yield at
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from _marks(item, f"{at}/{name.replace('~', '~0').replace('/', '~1')}")
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _marks(item, f"{at}/{index}")
+
+
 def _problem(value: Any, text: str) -> tuple[str, str, str] | None:  # noqa: ANN401 - any JSON value
     if _depth_exceeds(value, MAX_DEPTH):
         return f"more than {MAX_DEPTH} levels of nesting", f"at most {MAX_DEPTH}", "check that this is the right file"
@@ -153,9 +195,9 @@ def _encodable(value: Any) -> bool:  # noqa: ANN401 - any JSON value
 
 
 def _exact(text: str) -> int:
-    value = int(text)
-    if abs(value) > MAX_INTEGER:
-        raise _ContradictionError(f"the integer {text[:40]}, which readers with 64-bit floats round")
+    if len(text) > INTEGER_LENGTH or abs(value := int(text)) > MAX_INTEGER:
+        shown = text if len(text) <= SHOWN_DIGITS else f"{text[:SHOWN_DIGITS]}… ({len(text):,} digits)"
+        raise _ContradictionError(f"the integer {shown}, which readers with 64-bit floats round")
     return value
 
 

@@ -16,7 +16,7 @@ from explicit_learning.data.answers import ANSWER_SCHEMA_REGEX
 from explicit_learning.data.slots import slot_manifest_sha256
 from explicit_learning.errors import Context, ExitCode, Refusal, found_text
 from explicit_learning.files.atomic import write_json
-from explicit_learning.files.os_errors import write_fault
+from explicit_learning.files.os_errors import OTHER_FORM_FIX, other_form, write_fault
 from explicit_learning.files.schema import load_schema, validate
 from explicit_learning.files.strict_json import load_json
 from explicit_learning.files.typed_json import from_json
@@ -25,6 +25,7 @@ from explicit_learning.freeze.draft_data import DraftData, resolve_data
 from explicit_learning.inputs.code import code_faults, code_identity
 from explicit_learning.inputs.data import rows_faults
 from explicit_learning.inputs.named import Named, read_inputs
+from explicit_learning.inputs.outputs import inputs_of_draft, output_faults
 from explicit_learning.lock.installed import nearest_lock
 from explicit_learning.lock.parse import lock_sha256
 from explicit_learning.lock.shipped import FULL_LOCK
@@ -70,7 +71,10 @@ def read_draft(path: Path) -> dict[str, Any]:
     context = CONTEXT.at(path)
     if not os.path.exists(path):  # noqa: PTH110 - unlike Path's, it takes too long a name for a missing file
         fix = "check the path; drafts to start from are in plans/"
-        raise context.refusal(found="no such file", expected="a draft", fix=fix, exit_code=ExitCode.USAGE)
+        if other := other_form(path):
+            fix = OTHER_FORM_FIX
+        found = f"no such file, but {other}" if other else "no such file"
+        raise context.refusal(found=found, expected="a draft", fix=fix, exit_code=ExitCode.USAGE)
     draft = load_json(path, gate=context.gate)
     if not isinstance(draft, dict):
         fix = "start from a draft in plans/"
@@ -112,7 +116,7 @@ def freeze(
     faults = [replace(fault, file=str(file)) for fault in faults]
     arm = ARMS.get(filled["arm"])
     inputs = _read_inputs(draft, file, sound, arm=arm, lora=None if faults else from_json(Lora, filled["lora"]))
-    faults += [*inputs.faults, *code_faults(), *_output_faults(out, file)]
+    faults += [*inputs.faults, *code_faults(), *_output_faults(out, inputs_of_draft(draft, file))]
     if faults or arm is None or inputs.model is None or inputs.prompt is None:
         raise Refusal(faults)
     data = resolve_data(draft["data"], arm, base=file.resolve().parent, out=out, file=str(file))
@@ -168,14 +172,11 @@ def _read_inputs(
     )
 
 
-def _output_faults(out: Path, draft: Path) -> list[Fault]:
-    """Return why no plan can be written to a path: renaming one there would replace the draft, or a device."""
-    if out.is_dir():
-        found = "a folder"
-    elif not out.exists() or (out.is_file() and not (draft.exists() and out.samefile(draft))):
-        return []
-    else:
-        found = "the draft itself" if out.is_file() else "a device, a pipe or a socket"
+def _output_faults(out: Path, inputs: list[tuple[str, Path]]) -> list[Fault]:
+    """Return why no plan can be written to a path: renaming one there would replace an input, or a device."""
+    if out.is_file() or not out.exists():
+        return output_faults(out, inputs, option="-o")
+    found = "a folder" if out.is_dir() else "a device, a pipe or a socket"
     fix = "name another file with -o, such as my/plan.json"
     return [OUTPUT.fault(file=out, found=found, expected="a plan file, or nothing", fix=fix)]
 

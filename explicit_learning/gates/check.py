@@ -18,10 +18,12 @@ from explicit_learning.gates.hardware import check_hardware
 from explicit_learning.gates.image import check_image
 from explicit_learning.gates.output import check_output
 from explicit_learning.gates.shm import LoaderShape, check_shm, pixel_values_per_token, required_shm_bytes
+from explicit_learning.gates.temporary import check_temporary_folder
 from explicit_learning.gates.trackers import check_trackers
 from explicit_learning.inputs.code import code_faults
 from explicit_learning.inputs.data import image_tokens_per_row
 from explicit_learning.inputs.frozen import read_frozen_inputs, resolved_paths
+from explicit_learning.inputs.outputs import inputs_of_plan, output_faults
 from explicit_learning.lock.shipped import find_lock
 from explicit_learning.model_files.headers import lora_parameter_bound, processor_bytes
 from explicit_learning.plan.geometry import Geometry
@@ -65,14 +67,16 @@ def check_plan(document: PlanDocument, *, out: Path | None, nodes: int = 1) -> C
         faults += _environment_faults(document)
     except Refusal as refusal:
         faults += refusal.faults
-    faults += [*code_faults(), *check_trackers(os.environ)]
+    faults += [*code_faults(), *check_trackers(os.environ), *check_temporary_folder()]
     inputs = read_frozen_inputs(document)
     faults += inputs.faults
     if hardware := document.group("hardware", Hardware):
         faults += check_hardware(hardware, file=str(document.path), nodes=nodes)
     faults += _shm_faults(document, inputs, nodes)
     if out is not None:
-        if document.is_sound(FROZEN):
+        if overlap := output_faults(out, inputs_of_plan(document), option="--out"):
+            faults += overlap  # nothing is tried there
+        elif document.is_sound(FROZEN):
             faults += check_output(out, frozen_config_sha256=document.raw[FROZEN])
         faults += _disk_faults(document, out)
     return Checked(document=document, faults=tuple(faults))

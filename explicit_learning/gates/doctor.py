@@ -20,6 +20,7 @@ from explicit_learning.gates.machine import measure_hardware, read_limits
 from explicit_learning.gates.nvml import Inventory, NvmlUnavailable, read_inventory
 from explicit_learning.gates.output import check_output
 from explicit_learning.gates.shm import LoaderShape, check_shm, pixel_values_per_token, required_shm_bytes
+from explicit_learning.gates.temporary import check_temporary_folder
 from explicit_learning.gates.trackers import check_trackers
 from explicit_learning.gates.visible import VisibleDevices, visible_devices
 from explicit_learning.inputs.code import code_faults
@@ -112,6 +113,7 @@ def examine() -> Findings:
     common = [
         *code_faults(),
         *check_trackers(os.environ),
+        *check_temporary_folder(),
         *check_output(runs / "RUN_ID", frozen_config_sha256=None),
     ]
     visible = visible_devices(inventory.gpus if isinstance(inventory, Inventory) else (), os.environ)

@@ -151,7 +151,7 @@ def _count_faults(
     if inventory.gpus:
         found += f": {'; '.join(map(str, inventory.gpus))}"
     fix = (
-        "name enough GPUs in CUDA_VISIBLE_DEVICES, or unset it"
+        "ask the scheduler for enough GPUs; on a machine of your own, name them in CUDA_VISIBLE_DEVICES"
         if len(inventory.gpus) >= local_ranks
         else "start the container with --gpus all, use a machine with more GPUs, or freeze the plan for fewer ranks"
     )

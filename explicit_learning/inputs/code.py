@@ -135,6 +135,9 @@ def _git(context: Context, root: Path, *arguments: str) -> str:
         found = f"no answer from git within {TIMEOUT_SECONDS} s"
         raise context.refusal(found=found, expected="an answer") from None
     if result.returncode > 1 or (result.returncode and result.stderr):
+        if "not a git repository" in result.stderr:
+            found = f"{root / '.git'} is not a git repository"
+            raise context.refusal(found=found, expected=KNOWN_CODE, fix=CLONE)
         found = (result.stderr.strip() or f"exit code {result.returncode}").splitlines()[0]
         raise context.refusal(found=f"git: {found}", expected=f"an answer to git {arguments[0]}")
     return result.stdout

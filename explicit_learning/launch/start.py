@@ -10,7 +10,6 @@ next launch on the machine, of whatever run, removes those that no process holds
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import shutil
@@ -22,10 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from explicit_learning.completion.lifecycle import prepare_run
-from explicit_learning.errors import Context, ExitCode
+from explicit_learning.errors import Refusal
 from explicit_learning.files.progress import say
 from explicit_learning.gates.image import image_identity
 from explicit_learning.gates.machine import measure_hardware
+from explicit_learning.gates.temporary import lock_folder, temporary_fault
 from explicit_learning.gates.trackers import named_trackers
 from explicit_learning.inputs.code import code_identity
 from explicit_learning.launch.environment import rank_environment, scratch_environment
@@ -50,7 +50,6 @@ LAUNCHER_MODULE = "explicit_learning.launch"
 MANIFEST_FILE = "launch.json"
 LOCK_VARIABLE = "EXPLICIT_RUN_LOCK"
 FOLDER_PREFIX = "explicit-learning-launch-"
-CONTEXT = Context(gate="launch", fix="set TMPDIR to a writable folder with some free space", exit_code=ExitCode.IO)
 
 
 def start_launch(plan: Plan, checked: Checked, run: Path, *, node: NodePlace | None, audit: bool) -> None:
@@ -93,19 +92,19 @@ def _prepared_launch(
     plan: Plan, checked: Checked, run: Path, trackers: tuple[str, ...], *, node: NodePlace | None, audit: bool
 ) -> LaunchManifest | None:
     """Prepare the run directory and return the launch manifest; ``None`` if the run only had to be finalised."""
-    code, path = code_identity(), checked.document.path
+    code, document = code_identity(), checked.document
     launch_id = secrets.token_hex(16)
     environment = rank_environment(plan, os.environ, interface=node.interface if node else None)
     prepared = prepare_run(
         run,
         plan=plan,
-        plan_bytes=path.read_bytes(),
+        plan_bytes=document.data,
         hardware=measure_hardware(),
         image=image_identity(),
         code=code,
         launch_id=launch_id,
         gates={
-            "plan_file": str(path.resolve()),
+            "plan_file": str(document.path.resolve()),
             "environment": {"settings": environment.settings, "overridden": environment.overridden},
         },
     )
@@ -173,30 +172,14 @@ def launch_environment(
     try:
         _remove_abandoned(Path(tempfile.gettempdir()))
         folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
-        os.set_inheritable(_lock(folder), True)  # noqa: FBT003 - positional-only
+        os.set_inheritable(lock_folder(folder), True)  # noqa: FBT003 - positional-only
         where = write_launch_manifest(folder / MANIFEST_FILE, manifest)
     except OSError as error:
-        found = error.strerror or str(error)
-        raise CONTEXT.refusal(file=error.filename, found=found, expected="a writable temporary folder") from error
+        raise Refusal(temporary_fault(error)) from error
     own = {name: value for name, value in environment.items() if name not in (LOCK_VARIABLE, NODES_VARIABLE)}
     variables = rank_environment(manifest.plan, own, interface=node.interface if node else None).variables
     held = {} if lock is None else {LOCK_VARIABLE: str(lock.descriptor)}
     return variables | scratch_environment(variables, folder) | where | held | (node.variables() if node else {})
-
-
-def _lock(folder: Path) -> int:
-    """Lock a folder for this process and return the descriptor.
-
-    Raises:
-        OSError: If it is not a folder, or another process holds it.
-    """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 def _remove_abandoned(temporary: Path) -> None:
@@ -205,6 +188,6 @@ def _remove_abandoned(temporary: Path) -> None:
         with suppress(OSError):  # held, another user's, or gone by now
             if folder.lstat().st_uid != os.geteuid() or not (folder / MANIFEST_FILE).is_file():
                 continue
-            descriptor = _lock(folder)
+            descriptor = lock_folder(folder)
             shutil.rmtree(folder, ignore_errors=True)
             os.close(descriptor)

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.errors import Context, Refusal, found_text
 from explicit_learning.files.canonical import sha256_json
+from explicit_learning.files.git_lfs import LFS_FIX, LFS_POINTER, is_lfs_pointer
 from explicit_learning.files.hashing import hash_files
 from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.strict_json import load_json
 from explicit_learning.model_files.headers import safetensors_header
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from explicit_learning.errors import Fault
@@ -31,14 +33,17 @@ ADAPTER = Context(gate="adapter", fix="name the final-adapter folder of a comple
 
 
 def model_structure(folder: Path) -> list[Fault]:
-    """Return what is structurally wrong with a model folder: missing files, missing or truncated shards."""
+    """Return what is structurally wrong with a model folder: Git LFS pointers, missing files, truncated shards."""
     if not folder.is_dir():
         return [_not_a_folder(folder, MODEL, "/model/path", "a folder with a model in transformers' form")]
+    if pointers := _lfs_faults(sorted(folder.rglob("*")), MODEL):
+        return pointers
     missing = [name for name in MODEL_FILES if not (folder / name).is_file()]
     faults = [_missing(folder / name, MODEL, "a file that every model folder has") for name in missing]
     if not any((folder / name).is_file() for name in PROCESSOR_FILES):
         expected = f"a file that every model folder has (or {PROCESSOR_FILES[1]})"
-        faults.append(_missing(folder / PROCESSOR_FILES[0], MODEL, expected))
+        name = next((name for name in PROCESSOR_FILES if (folder / name).is_symlink()), PROCESSOR_FILES[0])
+        faults.append(_missing(folder / name, MODEL, expected))
     try:
         shards = _shards(folder)
     except Refusal as refusal:
@@ -66,6 +71,8 @@ def adapter_structure(folder: Path) -> list[Fault]:
     if not folder.is_dir():
         return [_not_a_folder(folder, ADAPTER, "/initial_adapter/path", f"a folder with {' and '.join(ADAPTER_FILES)}")]
     config, weights = (folder / name for name in ADAPTER_FILES)
+    if pointers := _lfs_faults([config, weights], ADAPTER):
+        return pointers
     faults = _weight_faults(weights, ADAPTER, "the adapter's weights")
     try:
         load_json(config, gate=ADAPTER.gate, fix=ADAPTER.fix)
@@ -74,12 +81,22 @@ def adapter_structure(folder: Path) -> list[Fault]:
     return faults
 
 
+def _lfs_faults(files: Iterable[Path], context: Context) -> list[Fault]:
+    """Name the files that were never fetched: whatever else is wrong with a folder may follow from them."""
+    pointers = [file for file in files if is_lfs_pointer(file)]
+    return [context.fault(file=file, found=LFS_POINTER, expected="the file", fix=LFS_FIX) for file in pointers]
+
+
 def _not_a_folder(folder: Path, context: Context, pointer: str, expected: str) -> Fault:
     found = "a file" if folder.exists() else "no such folder"
     return context.fault(file=folder, pointer=pointer, found=found, expected=expected)
 
 
 def _missing(file: Path, context: Context, expected: str) -> Fault:
+    if file.is_symlink() and not file.exists():
+        found = f"a link to {file.readlink()}, which does not exist"
+        fix = "mount the whole cache that holds the target, too, or copy the files themselves (cp -rL)"
+        return context.fault(file=file, found=found, expected=expected, fix=fix)
     return context.fault(file=file, found="no such file", expected=expected)
 
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from explicit_learning.arms import ARMS
 from explicit_learning.errors import Context, ExitCode, Fault, Refusal, found_text
 from explicit_learning.files.canonical import sha256_json
+from explicit_learning.files.os_errors import OTHER_FORM_FIX, other_form
 from explicit_learning.files.schema import validate
-from explicit_learning.files.strict_json import load_json
+from explicit_learning.files.strict_json import parse_json, read_bytes
 from explicit_learning.files.typed_json import from_json
 from explicit_learning.plan.rules import broken_rules, warnings
 from explicit_learning.plan.typed_plan import Plan
@@ -33,9 +34,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanDocument:
-    """A plan file as read: the raw document, what is wrong with it, and the typed plan if nothing is."""
+    """A plan file, read once: its bytes, the raw document, what is wrong with it, the typed plan if nothing is."""
 
     path: Path
+    data: bytes
     raw: dict[str, Any]
     faults: tuple[Fault, ...]
     warnings: tuple[str, ...]
@@ -73,8 +75,12 @@ def read_plan(path: Path) -> PlanDocument:
     context = CONTEXT.at(path)
     if not os.path.exists(path):  # noqa: PTH110 - unlike Path's, it takes too long a name for a missing file
         fix = "check the path; inside a container, mount the folder that holds the plan (-v $PWD:/work)"
-        raise context.refusal(found="no such file", expected="a frozen plan", fix=fix, exit_code=ExitCode.USAGE)
-    raw = load_json(path, gate=context.gate)
+        if other := other_form(path):
+            fix = OTHER_FORM_FIX
+        found = f"no such file, but {other}" if other else "no such file"
+        raise context.refusal(found=found, expected="a frozen plan", fix=fix, exit_code=ExitCode.USAGE)
+    data = read_bytes(path, gate=context.gate)
+    raw = parse_json(data, gate=context.gate, file=str(path))
     if not isinstance(raw, dict):
         fix = "write a plan with `el freeze DRAFT -o PLAN`"
         raise context.refusal(found=found_text(raw), expected="a JSON object", fix=fix)
@@ -94,7 +100,7 @@ def read_plan(path: Path) -> PlanDocument:
         )
     plan = None if faults else from_json(Plan, raw)
     noticed = () if faults else tuple(warnings(raw))
-    return PlanDocument(path=path, raw=raw, faults=tuple(faults), warnings=noticed, plan=plan)
+    return PlanDocument(path=path, data=data, raw=raw, faults=tuple(faults), warnings=noticed, plan=plan)
 
 
 def _looks_like_a_draft(raw: dict[str, Any]) -> bool:

@@ -333,13 +333,15 @@ def _touches(refused: str, need: str) -> bool:
 
 
 def _needs_absent(plan: dict[str, Any], needs: tuple[str, ...]) -> bool:
-    """Whether a parent of a needed field is not an object. A block that is null is left to the rules."""
+    """Whether a needed field is missing, or its parent is not an object. A block that is null is left to the rules."""
     for need in needs:
         value: Any = plan
-        for part in need.split("/")[1:-1]:
-            value = value.get(part) if isinstance(value, dict) else None
-        if value is not None and not isinstance(value, dict):
-            return True
+        for part in need.split("/")[1:]:
+            if value is None:
+                break
+            if not isinstance(value, dict) or part not in value:
+                return True
+            value = value[part]
     return False
 
 

@@ -20,7 +20,7 @@ from explicit_learning.files.atomic import fsync_file, fsync_folder
 from explicit_learning.files.hashing import hash_files
 from explicit_learning.files.typed_json import document, read_document, write_document
 from explicit_learning.plan.geometry import Geometry
-from explicit_learning.rundir.layout import CHECKPOINT_MARK, checkpoint_name, frontiers_file, step_of
+from explicit_learning.rundir.layout import CHECKPOINT_MARK, checkpoint_name, frontiers_file, is_of_file_system, step_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -145,7 +145,11 @@ def verify_checkpoint(folder: Path, plan: Plan, *, run_manifest_sha256: str) -> 
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / CHECKPOINT_MARK)
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and path != folder / CHECKPOINT_MARK and not is_of_file_system(path.name)
+    )
 
 
 def _flush(folder: Path) -> list[Path]:

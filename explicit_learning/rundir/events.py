@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from explicit_learning.errors import Refusal
 from explicit_learning.files.atomic import fsync_folder
 from explicit_learning.files.canonical import canonical_bytes
+from explicit_learning.files.regular import read_regular
 from explicit_learning.files.typed_json import checked_json, document, parsed
 from explicit_learning.rundir import layout
 
@@ -88,7 +89,7 @@ def read_events(run: Path) -> tuple[list[Event], int]:
         return [], 0
     events: list[Event] = []
     skipped = 0
-    for line in filter(None, path.read_bytes().split(b"\n")):
+    for line in filter(None, read_regular(path).split(b"\n")):
         try:
             events.append(parsed(json.loads(line), Event, gate=GATE, file=str(path)))
         except (ValueError, Refusal):

@@ -40,6 +40,7 @@ __all__ = [
     "default_runs_folder",
     "evaluation_file",
     "frontiers_file",
+    "is_of_file_system",
     "launcher_log",
     "random_streams_file",
     "rank_log",
@@ -98,6 +99,15 @@ def step_of(name: str) -> int | None:
     """Return the step of a checkpoint's name, or ``None`` for any other name."""
     match = _CHECKPOINT.fullmatch(name)
     return int(match[1]) if match else None
+
+
+def is_of_file_system(name: str) -> bool:
+    """Whether a file was left by a file system or a file manager: no run makes it, and removing it can be impossible.
+
+    NFS and FUSE keep a file that was removed while it was open under such a name; macOS and Windows put theirs into
+    every folder that a person looks at.
+    """
+    return name in {".DS_Store", "Thumbs.db", "desktop.ini"} or name.startswith((".nfs", ".fuse_hidden", "._"))
 
 
 def frontiers_file(rank: int) -> str:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 from explicit_learning.accounting.binding import log_file
 from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.files.atomic import TEMPORARY_PREFIX
+from explicit_learning.files.regular import NotRegularError, open_regular
 from explicit_learning.rundir import layout
+from explicit_learning.rundir.checkpoints import renamed_checkpoints
 from explicit_learning.rundir.run_manifest import changed_plan_faults, read_run_manifest
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ __all__ = ["OTHER_FOLDER", "ownership_faults", "require_own_folder"]
 
 OTHER_FOLDER = "choose another folder (--out)"
 CONTEXT = Context(gate="output", fix=OTHER_FOLDER, exit_code=ExitCode.OUTPUT)
+LONGER = f"to train longer, freeze an RL plan whose initial_adapter is this run's {layout.FINAL_ADAPTER}"
 UNFINISHED = "an unfinished run, or no folder"
 # Files that do not make a folder someone else's: the lock of a launch that wrote no plan, and a volume's own folder.
 IGNORED = {layout.LOCK, "lost+found"}
@@ -59,7 +62,7 @@ def ownership_faults(folder: Path, frozen_config_sha256: str | None) -> list[Fau
 
     Returns:
         Faults with exit code 73 (the folder is another's, or the run is complete), 79 (the run's token budget has
-        ended) or 65 (its run manifest is damaged, or its plan was changed).
+        ended) or 65 (its run manifest is damaged, its plan was changed, or a checkpoint was renamed).
 
     Raises:
         OSError: If the folder cannot be read.
@@ -68,7 +71,11 @@ def ownership_faults(folder: Path, frozen_config_sha256: str | None) -> list[Fau
 
 
 def _faults(folder: Path, frozen_config_sha256: str | None) -> Iterator[Fault]:
-    names = {entry.name for entry in folder.iterdir() if not entry.name.startswith(TEMPORARY_PREFIX)} - IGNORED
+    names = {
+        entry.name
+        for entry in folder.iterdir()
+        if not entry.name.startswith(TEMPORARY_PREFIX) and not layout.is_of_file_system(entry.name)
+    } - IGNORED
     if not names:
         return
     context = CONTEXT.at(folder)
@@ -85,7 +92,8 @@ def _faults(folder: Path, frozen_config_sha256: str | None) -> Iterator[Fault]:
         yield _foreign_files(context, names)
     elif owner != frozen_config_sha256:
         expected = f"a run of plan {frozen_config_sha256}" if frozen_config_sha256 else "an empty folder, or no folder"
-        yield context.fault(found=f"it holds a run of another plan ({owner})", expected=expected)
+        found = f"it holds a run of another plan ({owner})"
+        yield context.fault(found=found, expected=expected, fix=f"{OTHER_FOLDER}; {LONGER}")
     elif layout.RUN_MANIFEST in names:
         yield from _end_faults(context, folder, has_marker=layout.COMPLETION_MARKER in names)
     elif written := sorted(name for name in names if name in AFTER_MANIFEST or layout.step_of(name)):
@@ -120,7 +128,7 @@ def _end_faults(context: Context, folder: Path, *, has_marker: bool) -> Iterator
         return
     status = manifest.status
     if status == "completed":
-        fix = f"use what is there, or {OTHER_FOLDER} to run again"
+        fix = f"use what is there, or {OTHER_FOLDER} to run again; {LONGER}"
         yield context.fault(found="this run is already complete", expected=UNFINISHED, fix=fix)
     elif status == "budget_exhausted" and not has_marker:
         yield context.fault(
@@ -129,12 +137,28 @@ def _end_faults(context: Context, folder: Path, *, has_marker: bool) -> Iterator
             fix=f"freeze a plan with a larger budget.max_completion_tokens_per_run, and {OTHER_FOLDER}",
             exit_code=ExitCode.BUDGET_EXHAUSTED,
         )
+    else:
+        yield from _renamed_faults(folder)
+
+
+def _renamed_faults(folder: Path) -> Iterator[Fault]:
+    """Name checkpoints that were renamed by hand: a run would resume from the wrong one, or remove one as too old."""
+    for name, right in renamed_checkpoints(folder).items():
+        fix = f"rename the folder back to {right}"
+        if (folder / right).exists():
+            fix = f"move the folder out of the run directory: {right} is there, too"
+        yield Context(gate="checkpoint", file=str(folder / name)).fault(
+            pointer="/step", found=f"a checkpoint whose mark says {right}", expected=f"the checkpoint {name}", fix=fix
+        )
 
 
 def _owner(plan: Path) -> str | None:
     """Return the frozen hash of the plan that a run folder holds; ``None`` if the file is not a plan."""
-    with plan.open("rb") as stream:
-        data = stream.read(PLAN_LIMIT)
+    try:
+        with open_regular(plan) as stream:
+            data = stream.read(PLAN_LIMIT)
+    except NotRegularError:
+        return None
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):

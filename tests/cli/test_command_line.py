@@ -125,6 +125,25 @@ def test_an_answer_that_nobody_can_read_ends_with_74(words: list[str]) -> None:
     assert (done.returncode, done.stderr) == (74, b"")
 
 
+def test_a_full_output_is_not_taken_for_a_folder() -> None:
+    command = [sys.executable, str(ROOT / "entrypoint.py"), "doctor"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 74
+    assert done.stderr.startswith(b"refused [program] (standard output)\n  found:    No space left on device\n")
+    assert done.stderr.endswith(b"1 fault; exit code 74 (io)\n")
+
+
+@pytest.mark.parametrize("name", ["pl\u00e4n.json", "\u8ba1\u5212.json"])
+def test_a_name_in_utf_8_is_never_said_not_to_be(name: str) -> None:
+    variables = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, str(ROOT / "entrypoint.py"), "check", name, "--json"]
+    done = subprocess.run(command, env=os.environ | variables, capture_output=True, check=False)
+    (fault,) = json.loads(done.stdout)["faults"]
+    assert fault["found"] == f"{name!r}, under a locale of another encoding (ascii)"
+    assert "LC_ALL=C.UTF-8" in fault["fix"]
+
+
 @pytest.mark.parametrize("option", ["--j", "--js", "--jso"])
 def test_options_are_not_abbreviated(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "nowhere.json", option]) == 64

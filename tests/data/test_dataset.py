@@ -100,7 +100,7 @@ def test_an_unreadable_rows_file_is_an_io_fault(good: Builder) -> None:
     path = good.write()
     file = good.folder / "slots.jsonl"
     file.unlink()
-    file.mkdir()
+    file.symlink_to(file.name)  # a loop
     faults = check_dataset(path).faults
     assert [fault.exit_code for fault in faults if "slots.jsonl" in (fault.file or "")] == [ExitCode.IO]
 
@@ -244,3 +244,17 @@ def test_checking_a_good_data_set_needs_no_jsonschema(good: Builder) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"7" * 64 + b"\nsize 1114388\n"
+
+
+@pytest.mark.parametrize("name", ["rows", "image", "manifest"])
+def test_a_git_lfs_pointer_is_named_once(good: Builder, name: str) -> None:
+    manifest = good.write()
+    document = json.loads(manifest.read_text())
+    entry = {"rows": document["files"][0], "image": document["images"][0], "manifest": {"path": manifest.name}}[name]
+    (manifest.parent / entry["path"]).write_bytes(POINTER)
+    (fault,) = check_dataset(manifest).faults
+    assert fault.found.endswith("a Git LFS pointer, not the file itself")
+    assert "git lfs pull" in fault.fix

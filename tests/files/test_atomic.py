@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 from typing import TYPE_CHECKING
 
 import pytest
 
-from explicit_learning.files import atomic
+from explicit_learning.files import atomic, limits
+from explicit_learning.files.limits import noted_limits
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+def fails_on_folders(error: int) -> Callable[[int], None]:
+    fsync = os.fsync
+
+    def flush(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(error, os.strerror(error))
+        fsync(handle)
+
+    return flush
 
 
 def fill_half(place: Path) -> None:
@@ -76,3 +91,44 @@ def test_a_new_folder_overwrites_nothing(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError), atomic.new_folder(tmp_path / "data"):
         pass
     assert names(tmp_path) == ["data"]
+
+
+@pytest.mark.parametrize("error", [errno.EINVAL, errno.ENOTSUP, errno.ENOSYS])
+def test_a_folder_that_cannot_be_flushed_is_noted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: int
+) -> None:
+    monkeypatch.setattr(limits, "_NOTED", {})
+    monkeypatch.setattr(os, "fsync", fails_on_folders(error))
+    for name in ("a", "b"):
+        atomic.write_bytes(tmp_path / name, b"x")
+    with atomic.new_folder(tmp_path / "folder") as folder:
+        (folder / "file").write_text("x")
+    assert names(tmp_path) == ["a", "b", "folder"]
+    assert noted_limits() == [f"the file system of {tmp_path} cannot flush folders ({os.strerror(error)})"]
+    assert capsys.readouterr().err.count("cannot flush folders") == 1
+
+
+@pytest.mark.parametrize("old", [None, b"old"])
+def test_a_file_whose_folder_fails_to_flush_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: bytes | None
+) -> None:
+    path = tmp_path / "file"
+    if old is not None:
+        path.write_bytes(old)
+    monkeypatch.setattr(os, "fsync", fails_on_folders(errno.EIO))
+    with pytest.raises(OSError, match="Input/output error"):
+        atomic.write_bytes(path, b"new")
+    assert names(tmp_path) == ([] if old is None else ["file"])
+
+
+def test_a_mode_that_cannot_be_set_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(_path: object, _mode: int) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(limits, "_NOTED", {})
+    monkeypatch.setattr(os, "chmod", forbidden)
+    atomic.write_bytes(tmp_path / "file", b"x")
+    with atomic.new_folder(tmp_path / "folder"):
+        pass
+    assert names(tmp_path) == ["file", "folder"]
+    assert noted_limits() == [f"the file system of {tmp_path} cannot set modes (Operation not permitted)"]

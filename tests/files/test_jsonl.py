@@ -12,6 +12,8 @@ from explicit_learning.files.jsonl import read_rows, write_rows
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from explicit_learning.errors import Fault
+
 
 def test_rows_come_back_with_their_line_numbers(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
@@ -24,7 +26,10 @@ def test_rows_come_back_with_their_line_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "line", "found"),
     [
-        (b'{"a":1}\n\n{"b":2}\n', 2, "an empty file"),
+        (b'{"a":1}\n\n{"b":2}\n', 2, "an empty line"),
+        (b'{"a":1}\n  \n', 2, "an empty line"),
+        (b'\n{"a":1}\n', 1, "an empty line"),
+        (b'\xef\xbb\xbf{"a":1}\n', 1, "a UTF-8 byte-order mark"),
         (b'{"a":1}\n[1]\n', 2, "[1]"),
         (b'{"a":1}\n{"b"', 2, "a last line without a newline"),
         (b'{"a":1}\n{"a":1,"a":2}\n', 2, 'duplicate key "a"'),
@@ -38,3 +43,12 @@ def test_a_broken_line_is_named(tmp_path: Path, data: bytes, line: int, found: s
         list(read_rows(path, gate="data"))
     (fault,) = caught.value.faults
     assert (fault.file, fault.found) == (f"{path}:{line}", found)
+
+
+def test_a_byte_order_mark_hides_no_row(tmp_path: Path) -> None:
+    """Its row is read all the same: a row that were missing would be reported by everything that counts rows."""
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"a":1}\n{"b":2}\n')
+    faults: list[Fault] = []
+    assert list(read_rows(path, gate="data", collect=faults.append)) == [(1, {"a": 1}), (2, {"b": 2})]
+    assert [(fault.file, fault.found) for fault in faults] == [(f"{path}:1", "a UTF-8 byte-order mark")]

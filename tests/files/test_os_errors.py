@@ -5,12 +5,18 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+import unicodedata
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from explicit_learning.errors import ExitCode
+from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.os_errors import read_fault, write_fault
+from explicit_learning.freeze.freezing import read_draft
+from explicit_learning.plan.reading import load_plan
+
+Form = Literal["NFC", "NFD"]
 
 
 @pytest.mark.parametrize(
@@ -69,3 +75,20 @@ def test_no_temporary_folder_is_no_matter_of_the_output(tmp_path: Path, monkeypa
 def test_why_a_file_cannot_be_read(error: OSError | ValueError, found: str, code: ExitCode) -> None:
     fault = read_fault(error, Path("plan.json"), gate="plan")
     assert (fault.gate, fault.file, fault.found, fault.exit_code) == ("plan", "plan.json", found, code)
+
+
+@pytest.mark.parametrize(("there", "asked"), [("NFD", "NFC"), ("NFC", "NFD")])
+@pytest.mark.parametrize("name", ["pl\u00e4n.json", "d\u00e4ta/plan.json"])
+def test_a_name_in_another_unicode_form_is_named(tmp_path: Path, there: Form, asked: Form, name: str) -> None:
+    file = tmp_path / unicodedata.normalize(there, name)
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("{}")
+    wanted = tmp_path / unicodedata.normalize(asked, name)
+    for reader in (load_plan, read_draft):
+        with pytest.raises(Refusal, match=r"no such file, but .*looks like") as caught:
+            reader(wanted)
+        assert "a\\u0308" in caught.value.faults[0].found
+        assert "\\xe4" in caught.value.faults[0].found
+    fault = read_fault(FileNotFoundError(2, "no"), wanted, gate="test")
+    assert fault.fix == "rename one of the two, so that both have the same form (NFC is the usual one)"
+    assert read_fault(FileNotFoundError(2, "no"), tmp_path / "\u00f6", gate="test").found == "no such file"

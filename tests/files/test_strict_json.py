@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import os
+import socket
+from functools import partial
 from pathlib import Path
-from threading import Thread
+from typing import TYPE_CHECKING
 
 import pytest
 
 from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.files.hashing import sha256_file
+from explicit_learning.files.jsonl import read_rows
+from explicit_learning.files.regular import NotRegularError
 from explicit_learning.files.strict_json import load_json, parse_json
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-def refused(data: bytes) -> str:
+READERS: dict[str, Callable[[Path], object]] = {
+    "JSON": partial(load_json, gate="test"),
+    "hash": sha256_file,
+    "JSON Lines": lambda path: list(read_rows(path, gate="test")),
+}
+
+
+def refused(data: bytes, pointer: str = "") -> str:
     with pytest.raises(Refusal) as caught:
         parse_json(data, gate="plan", file="plan.json")
     (fault,) = caught.value.faults
     assert (fault.gate, fault.file, fault.exit_code) == ("plan", "plan.json", ExitCode.CONTRACT)
     assert fault.fix
+    assert fault.pointer == pointer
     return fault.found
 
 
@@ -38,15 +53,25 @@ def test_plain_documents_are_read() -> None:
         (b"\xef\xbb\xbf{}", "a UTF-8 byte-order mark"),
         (b'{"a": "\xff"}', "byte 7 is not UTF-8"),
         (b'{"a": 1, "b": 2, "a": 3}', 'duplicate key "a"'),
-        (b'{"a": {"b": 1, "b": 1}}', 'duplicate key "b"'),
-        (b'{"a": NaN}', "NaN, which is not a JSON number"),
-        (b'{"a": -Infinity}', "-Infinity, which is not a JSON number"),
-        (b'{"a": 9007199254740992}', "the integer 9007199254740992, which readers with 64-bit floats round"),
-        (b'{"a": 1e999}', "1e999, which is too large for a number"),
     ],
 )
 def test_what_readers_disagree_about_is_refused(data: bytes, found: str) -> None:
     assert refused(data) == found
+
+
+@pytest.mark.parametrize(
+    ("data", "pointer", "found"),
+    [
+        (b'{"a": {"b": 1, "b": 1}}', "/a", 'duplicate key "b"'),
+        (b'{"a": NaN}', "/a", "NaN, which is not a JSON number"),
+        (b'{"a": [0, -Infinity]}', "/a/1", "-Infinity, which is not a JSON number"),
+        (b'{"a": 9007199254740992}', "/a", "the integer 9007199254740992, which readers with 64-bit floats round"),
+        (b'[{"a/b": {"c": -9007199254740992, "d": NaN}}]', "/0/a~1b/c", "the integer -9007199254740992, which readers"),
+        (b'{"a": "1e999", "b": 1e999}', "/b", "1e999, which is too large for a number"),
+    ],
+)
+def test_a_value_that_readers_disagree_about_is_named_by_its_field(data: bytes, pointer: str, found: str) -> None:
+    assert refused(data, pointer).startswith(found)
 
 
 @pytest.mark.parametrize("levels", [65, 500, 200_000])
@@ -81,15 +106,29 @@ def test_a_folder_and_a_missing_file_are_named(tmp_path: Path) -> None:
         assert (caught.value.faults[0].file, caught.value.faults[0].found) == (str(path), found)
 
 
-def test_a_device_without_an_end_is_not_read_to_it() -> None:
-    with pytest.raises(Refusal, match="more than 1,000 bytes"):
-        load_json(Path("/dev/zero"), gate="test", max_bytes=1000)
+def test_a_device_is_not_read() -> None:
+    for device in ("/dev/zero", "/dev/null"):
+        with pytest.raises(Refusal, match=r"found: +a device"):
+            load_json(Path(device), gate="test")
 
 
-def test_a_pipe_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("reader", ["JSON", "hash", "JSON Lines"])
+@pytest.mark.parametrize("written_to", [True, False])
+def test_a_pipe_is_refused_and_never_waited_for(tmp_path: Path, reader: str, written_to: bool) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    writer = Thread(target=pipe.write_text, args=('{"a": 1}',))
-    writer.start()
-    assert load_json(pipe, gate="test") == {"a": 1}
-    writer.join()
+    writer = os.open(pipe, os.O_RDWR) if written_to else None
+    if writer is not None:
+        os.write(writer, b'{"a": 1}\n')
+    with pytest.raises((Refusal, NotRegularError), match="a pipe"):
+        READERS[reader](pipe)
+    if writer is not None:
+        os.close(writer)
+
+
+def test_a_socket_is_named(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        with pytest.raises(Refusal, match=r"found: +a socket") as caught:
+            load_json(tmp_path / "socket", gate="test")
+    assert caught.value.exit_code == ExitCode.CONTRACT

@@ -91,11 +91,13 @@ def test_a_repository_without_a_commit_is_refused(tmp_path: Path) -> None:
 def test_a_broken_repository_is_refused_and_its_parent_is_not_asked(checkout: Path, tmp_path: Path) -> None:
     inner = checkout / "broken"
     (inner / ".git").mkdir(parents=True)
-    with pytest.raises(Refusal, match="not a git repository"):
+    with pytest.raises(Refusal) as caught:
         code_identity(inner, tmp_path / "image.json")
+    (fault,) = caught.value.faults
+    assert fault.found == f"{inner / '.git'} is not a git repository"
+    assert fault.fix == "run from a clone with its history (git clone), or from the image"
 
 
-@pytest.mark.checkout
 def test_no_git_is_refused(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Refusal, match="no git on this machine"):

@@ -64,6 +64,31 @@ def test_a_whole_model_has_no_fault(model: Path) -> None:
     assert model_structure(model) == []
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "model-2.safetensors", "preprocessor_config.json"])
+def test_a_git_lfs_pointer_is_named_once(model: Path, name: str) -> None:
+    (model / name).write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{7:064}\nsize 1114388\n")
+    (fault,) = model_structure(model)
+    assert (fault.file, fault.found) == (str(model / name), "a Git LFS pointer, not the file itself")
+    assert "git lfs pull" in fault.fix
+
+
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
+def test_an_adapter_s_git_lfs_pointer_is_named_once(adapter: Path, name: str) -> None:
+    (adapter / name).write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{7:064}\nsize 1114388\n")
+    (fault,) = adapter_structure(adapter)
+    assert (fault.file, fault.found) == (str(adapter / name), "a Git LFS pointer, not the file itself")
+
+
+@pytest.mark.parametrize("name", ["config.json", "model-2.safetensors", "preprocessor_config.json"])
+def test_a_link_that_leads_nowhere_is_named_as_a_link(model: Path, name: str) -> None:
+    """As in a hub's cache of which only the snapshot was mounted."""
+    (model / name).unlink()
+    (model / name).symlink_to("../../blobs/0123")
+    (fault,) = model_structure(model)
+    assert (fault.file, fault.found) == (str(model / name), "a link to ../../blobs/0123, which does not exist")
+    assert "mount the whole cache" in fault.fix
+
+
 def test_a_missing_shard_is_named(model: Path) -> None:
     (model / "model-2.safetensors").unlink()
     (fault,) = model_structure(model)

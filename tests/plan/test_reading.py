@@ -17,6 +17,7 @@ from explicit_learning.plan.typed_plan import Plan
 from tests.support.plans import PLAN, plan_with
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -118,3 +119,44 @@ def test_a_document_that_is_no_object_is_refused(tmp_path: Path, document: Any) 
     with pytest.raises(Refusal) as caught:
         read_plan(write(tmp_path, document))
     assert caught.value.faults[0].expected == "a JSON object"
+
+
+def fields(value: dict[str, Any], at: str = "") -> Iterator[str]:
+    for name, item in value.items():
+        yield f"{at}/{name}"
+        if isinstance(item, dict):
+            yield from fields(item, f"{at}/{name}")
+
+
+@pytest.mark.parametrize("pointer", list(fields(PLAN)))
+@pytest.mark.parametrize("spelling", ["{}x", "\u0430{}"])
+def test_a_misspelt_field_is_a_fault_and_never_a_crash(tmp_path: Path, pointer: str, spelling: str) -> None:
+    plan = copy.deepcopy(PLAN)
+    *parents, name = pointer.split("/")[1:]
+    holder = plan
+    for parent in parents:
+        holder = holder[parent]
+    holder[spelling.format(name)] = holder.pop(name)
+    faults = {fault.pointer: fault for fault in read_plan(write(tmp_path, plan)).faults}
+    fault = faults["/" + "/".join([*parents, spelling.format(name)])]
+    assert ("U+0430 CYRILLIC SMALL LETTER A" in fault.found) == (spelling[0] == "\u0430")
+    assert set(faults) <= {fault.pointer, pointer}
+
+
+def test_a_look_alike_in_a_value_is_shown_by_code_point(tmp_path: Path) -> None:
+    (fault,) = read_plan(write(tmp_path, plan_with({"/arm": "answer_grp\u043e"}))).faults
+    assert fault.found == '"answer_grp\u043e" (it holds U+043E CYRILLIC SMALL LETTER O)'
+
+
+@pytest.mark.parametrize("pointer", ["/model/snapshot_sha256", "/code_commit", "/data/dataset/sha256"])
+def test_nobody_is_told_to_write_a_hash_of_their_own(tmp_path: Path, pointer: str) -> None:
+    (fault,) = read_plan(write(tmp_path, plan_with({pointer: "5"}))).faults
+    assert fault.fix.endswith("this value is measured, not chosen")
+
+
+def test_a_plan_is_read_once_and_its_bytes_are_kept(tmp_path: Path) -> None:
+    path = write(tmp_path, PLAN)
+    before = path.read_bytes()
+    document = read_plan(path)
+    path.write_text("another plan")
+    assert document.data == before

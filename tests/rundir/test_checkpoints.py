@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +25,14 @@ from explicit_learning.rundir.checkpoint_mark import (
     write_rank_frontiers,
 )
 from explicit_learning.rundir.checkpoints import (
+    Rotation,
     complete_checkpoints,
     newest_complete,
     rotate_checkpoints,
     set_aside_incomplete,
 )
+from explicit_learning.rundir.events import read_events
+from explicit_learning.rundir.owner import ownership_faults
 from tests.support.finished_run import Run, plan_document, sft_document
 
 if TYPE_CHECKING:
@@ -143,22 +148,44 @@ def test_rotation_keeps_the_newest_and_the_protected(sft: Run) -> None:
     for step in (1, 2, 3, 5, 10):
         sft.checkpoint(step)
     sft.checkpoint(11, seal=False)
-    removed = rotate_checkpoints(sft.folder, keep=2, protected=["checkpoint-2"])
-    assert removed == ["checkpoint-1", "checkpoint-3"]
+    rotation = rotate_checkpoints(sft.folder, keep=2, protected=["checkpoint-2"])
+    assert rotation.removed == ["checkpoint-1", "checkpoint-3"]
     assert complete_checkpoints(sft.folder) == ["checkpoint-2", "checkpoint-5", "checkpoint-10"]
     assert (sft.folder / "checkpoint-11").exists()
-    assert rotate_checkpoints(sft.folder, keep=1) == ["checkpoint-2", "checkpoint-5"]
-    assert rotate_checkpoints(sft.folder, keep=1) == []
+    assert rotate_checkpoints(sft.folder, keep=1).removed == ["checkpoint-2", "checkpoint-5"]
+    assert rotate_checkpoints(sft.folder, keep=1).removed == []
     assert newest_complete(sft.folder) == "checkpoint-10"
     assert not list(sft.folder.glob(".writing-*"))
     with pytest.raises(ValueError, match="never removed"):
         rotate_checkpoints(sft.folder, keep=0)
 
 
+def test_what_cannot_be_removed_is_noted_and_tried_again(sft: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on NFS, where a file that is still open keeps its folder from being removed."""
+    for step in (1, 2, 3):
+        sft.checkpoint(step)
+    rmtree = shutil.rmtree
+
+    def busy(_: Path) -> None:
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+
+    monkeypatch.setattr(shutil, "rmtree", busy)
+    rotation = rotate_checkpoints(sft.folder, keep=2)
+    (left,) = sft.folder.glob(".writing-*")
+    assert (rotation.removed, rotation.not_removed) == (["checkpoint-1"], [f"{left.name}: Directory not empty"])
+    assert complete_checkpoints(sft.folder) == ["checkpoint-2", "checkpoint-3"]
+    assert sft.prepare().checkpoint == "checkpoint-3"
+    event = next(event for event in reversed(read_events(sft.folder)[0]) if event.kind == "gates")
+    assert event.data["not_removed"] == rotation.not_removed
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    assert rotate_checkpoints(sft.folder, keep=2) == Rotation(removed=[], not_removed=[])
+    assert not list(sft.folder.glob(".writing-*"))
+
+
 def test_a_half_written_successor_does_not_let_the_last_complete_one_go(sft: Run) -> None:
     sft.checkpoint(1)
     sft.checkpoint(2, seal=False)
-    assert rotate_checkpoints(sft.folder, keep=1) == []
+    assert rotate_checkpoints(sft.folder, keep=1).removed == []
     assert newest_complete(sft.folder) == "checkpoint-1"
 
 
@@ -177,6 +204,19 @@ def test_a_missing_truncated_or_changed_file_is_named(rl: Run, file: str) -> Non
     assert faults(rl, folder) == {"training_args.bin": "a file that the mark does not list"}
 
 
+@pytest.mark.parametrize("name", [".nfs000000000123", ".DS_Store", "._optimizer.pt", ".fuse_hidden01", "Thumbs.db"])
+def test_what_a_file_system_leaves_is_no_file_of_a_checkpoint(rl: Run, name: str) -> None:
+    frontiers = rl.sample(range(1))
+    folder = rl.checkpoint(1, frontiers, seal=False)
+    (folder / "accounting" / name).write_text("x")
+    assert rl.preparation is not None
+    seal_checkpoint(folder, rl.plan, step=1, run_manifest_sha256=rl.preparation.run_manifest_sha256)
+    (folder / name).write_text("y")
+    assert name not in " ".join(verify(rl, folder).files)
+    (folder / "accounting" / name).unlink()
+    verify(rl, folder)
+
+
 @pytest.mark.parametrize(
     ("changes", "pointer"),
     [
@@ -193,6 +233,27 @@ def test_a_checkpoint_of_another_plan_is_refused(rl: Run, changes: dict[str, Any
 def test_a_renamed_checkpoint_is_refused(sft: Run) -> None:
     folder = sft.checkpoint(1).rename(sft.folder / "checkpoint-2")
     assert faults(sft, folder) == {"/step": "1"}
+
+
+@pytest.mark.parametrize("name", ["checkpoint-1", "checkpoint-9"])
+def test_a_renamed_checkpoint_stops_the_run_and_is_never_removed(sft: Run, name: str) -> None:
+    """Under a lower number it would be removed as the oldest, under a higher one resumed as the newest."""
+    sft.checkpoint(2)
+    sft.checkpoint(3).rename(sft.folder / name)
+    with pytest.raises(Refusal) as refusal:
+        sft.prepare()
+    (fault,) = refusal.value.faults
+    assert (fault.file, fault.found) == (str(sft.folder / name), "a checkpoint whose mark says checkpoint-3")
+    assert (fault.fix, fault.exit_code) == ("rename the folder back to checkpoint-3", 65)
+    assert rotate_checkpoints(sft.folder, keep=1).removed == []
+    (sft.folder / name).rename(sft.folder / "checkpoint-3")
+    assert sft.prepare().checkpoint == "checkpoint-3"
+
+
+def test_a_copied_checkpoint_is_to_be_moved_away(sft: Run) -> None:
+    shutil.copytree(sft.checkpoint(2), sft.folder / "checkpoint-7")
+    (fault,) = ownership_faults(sft.folder, sft.plan.frozen_config_sha256)
+    assert fault.fix == "move the folder out of the run directory: checkpoint-2 is there, too"
 
 
 def test_a_mark_that_breaks_its_schema_is_refused(sft: Run) -> None:

@@ -52,6 +52,7 @@ def test_no_folder_and_an_empty_one_are_free(tmp_path: Path) -> None:
     for name in (".lock", ".writing-x-plan.json"):
         (tmp_path / name).write_text("")
     (tmp_path / "lost+found").mkdir()
+    (tmp_path / ".DS_Store").write_text("")
     assert ownership_faults(tmp_path, OURS) == []
     assert ownership_faults(tmp_path, None) == []
 
@@ -108,6 +109,10 @@ def test_a_run_of_another_plan_is_refused_whatever_became_of_it(tmp_path: Path) 
     write_plan(tmp_path, THEIRS)
     for name in ("run-manifest.json", "training-complete.json"):
         assert fault_of(tmp_path).found == f"it holds a run of another plan ({THEIRS})"
+        assert (
+            "to train longer, freeze an RL plan whose initial_adapter is this run's final-adapter"
+            in fault_of(tmp_path).fix
+        )
         assert fault_of(tmp_path).expected == f"a run of plan {OURS}"
         assert fault_of(tmp_path, None).expected == "an empty folder, or no folder"
         (tmp_path / name).write_text("{}")

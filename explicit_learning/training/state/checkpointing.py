@@ -163,12 +163,14 @@ class CheckpointingTrainer(_Base):
             if self.loop.metrics is not None:
                 self.loop.metrics.flush()
             seal_checkpoint(folder, manifest.plan, step=step, run_manifest_sha256=manifest.run_manifest_sha256)
-            removed = rotate_checkpoints(
+            rotation = rotate_checkpoints(
                 manifest.run,
                 keep=manifest.plan.optimisation.save_total_limit,
                 protected=protected_checkpoints(manifest.plan),
             )
-            data = {"checkpoint": name, "optimizer_step": step, "removed": removed}
+            data = {"checkpoint": name, "optimizer_step": step, "removed": rotation.removed}
+            if rotation.not_removed:
+                data["not_removed"] = rotation.not_removed
             append_event(manifest.run, "checkpoint", data)
         barrier()
         self.loop.checkpoint = name
