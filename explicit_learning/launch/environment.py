@@ -173,13 +173,11 @@ def rank_environment(
         settings[setting.name] = decided if setting.forced or own is None else own
     if interface is not None:
         settings["NCCL_SOCKET_IFNAME"] = kept.get("NCCL_SOCKET_IFNAME", interface)
-    return RankEnvironment(variables=kept | settings | _python_path(kept), settings=settings, overridden=overridden)
-
-
-def _python_path(environment: Mapping[str, str]) -> dict[str, str]:
-    """Make ``-m explicit_learning`` find this code from any folder; what was in the path stays behind it."""
-    others = [part for part in environment.get("PYTHONPATH", "").split(os.pathsep) if part and part != str(ROOT)]
-    return {"PYTHONPATH": os.pathsep.join([str(ROOT), *others])}
+    # ``-m explicit_learning`` finds this code from any folder, and nothing stands before the environment's packages.
+    if kept.get("PYTHONPATH") not in {None, "", str(ROOT)}:
+        overridden["PYTHONPATH"] = kept["PYTHONPATH"]
+    variables = kept | settings | {"PYTHONPATH": str(ROOT)}
+    return RankEnvironment(variables=variables, settings=settings, overridden=overridden)
 
 
 def scratch_environment(

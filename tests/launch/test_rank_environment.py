@@ -61,11 +61,13 @@ def test_every_setting_has_a_reason() -> None:
     assert [setting.name for setting in SETTINGS if not setting.reason] == []
 
 
-def test_the_package_is_found_from_anywhere_and_before_the_users_path(tmp_path: Path) -> None:
+def test_the_package_is_found_from_anywhere_and_the_users_path_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "explicit_learning").mkdir()
     (tmp_path / "explicit_learning" / "__init__.py").write_text("raise SystemExit('the wrong package')")
-    variables = rank_environment(plan(), dict(os.environ) | {"PYTHONPATH": str(tmp_path)}).variables
-    assert variables["PYTHONPATH"] == f"{ROOT}{os.pathsep}{tmp_path}"
+    environment = rank_environment(plan(), dict(os.environ) | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"})
+    variables = environment.variables
+    assert variables["PYTHONPATH"] == str(ROOT)
+    assert environment.overridden["PYTHONPATH"] == f"{tmp_path}{os.pathsep}{ROOT}"
     code = "import explicit_learning; print(explicit_learning.__file__)"
     found = subprocess.run(
         [sys.executable, "-c", code], env=variables, cwd=tmp_path, capture_output=True, text=True, check=True
