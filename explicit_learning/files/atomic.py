@@ -3,6 +3,8 @@
 A run can be killed between any two instructions. Each file is therefore written under a temporary name in its own
 folder, flushed to the disk, and renamed over the final name; the folder is flushed too, because a rename that was not
 flushed is lost with the power. Readers see the old file or the new one, never half of one.
+
+Who may read what is written, the umask decides, as for any program's files.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import tempfile
 from contextlib import contextmanager, suppress
@@ -43,7 +46,7 @@ def fsync_file(path: Path) -> None:
         os.close(handle)
 
 
-def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+def write_bytes(path: Path, data: bytes, *, mode: int = 0o666) -> None:
     """Write a file whole or not at all.
 
     Raises:
@@ -55,7 +58,7 @@ def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
             stream.flush()
-            os.fchmod(stream.fileno(), mode)
+            os.fchmod(stream.fileno(), mode & ~_umask())
             os.fsync(stream.fileno())
         temporary.replace(path)
     except BaseException:
@@ -63,6 +66,16 @@ def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
             temporary.unlink()
         raise
     fsync_folder(path.parent)
+
+
+def _umask() -> int:
+    """Return this process's umask from the kernel's listing: `os.umask` would change it, for other threads too."""
+    with suppress(OSError):
+        if found := re.search(
+            r"^Umask:\s*([0-7]+)$", Path("/proc/self/status").read_text(encoding="ascii"), re.MULTILINE
+        ):
+            return int(found[1], 8)
+    return 0o022
 
 
 def write_text(path: Path, text: str) -> None:
@@ -94,7 +107,7 @@ def new_folder(path: Path) -> Iterator[Path]:
                 fsync_file(file)
             elif file.is_dir():
                 fsync_folder(file)
-        temporary.chmod(0o755)
+        temporary.chmod(0o777 & ~_umask())
         fsync_folder(temporary)
         temporary.rename(path)
     except BaseException:

@@ -152,7 +152,7 @@ def _redirect(log: Path) -> TextIO:
         (os.devnull, os.O_RDONLY, (0,)),
         (log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, (1, 2)),
     ):
-        handle = os.open(path, flags, 0o644)
+        handle = os.open(path, flags, 0o666)
         for target in targets:
             os.dup2(handle, target)
         os.close(handle)

@@ -76,3 +76,17 @@ def test_a_new_folder_overwrites_nothing(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError), atomic.new_folder(tmp_path / "data"):
         pass
     assert names(tmp_path) == ["data"]
+
+
+@pytest.mark.parametrize(("umask", "file", "folder"), [(0o077, 0o600, 0o700), (0o002, 0o664, 0o775), (0, 0o666, 0o777)])
+def test_modes_follow_the_umask(tmp_path: Path, umask: int, file: int, folder: int) -> None:
+    before = os.umask(umask)
+    try:
+        atomic.write_text(tmp_path / "file", "x")
+        with atomic.new_folder(tmp_path / "folder") as new:
+            (new / "inside").mkdir()
+            atomic.write_text(new / "inside" / "file", "x")
+    finally:
+        os.umask(before)
+    modes = {str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert modes == {"file": file, "folder": folder, "folder/inside": folder, "folder/inside/file": file}
