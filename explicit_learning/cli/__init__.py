@@ -20,6 +20,7 @@ from explicit_learning import __version__
 from explicit_learning.cli.output import answer
 from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.files.os_errors import write_fault
+from explicit_learning.files.streams import open_standard_streams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -139,6 +140,7 @@ def _refuse(faults: tuple[Fault, ...], *, as_json: bool) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the process's exit code."""
+    open_standard_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] not in COMMANDS and words[0].lower().endswith(".json"):
         words.insert(0, "run")

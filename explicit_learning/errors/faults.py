@@ -102,6 +102,10 @@ class Refusal(Exception):  # noqa: N818 - a refusal is an answer to the user, no
             raise AssertionError("a refusal needs a fault")
         super().__init__("\n".join(map(str, self.faults)))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how `pickle` makes the refusal again: from its faults, not from its text as other exceptions."""
+        return type(self), (self.faults,), self.__dict__
+
     @property
     def exit_code(self) -> ExitCode:
         """The exit code for all faults together."""

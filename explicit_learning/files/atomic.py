@@ -3,6 +3,8 @@
 A run can be killed between any two instructions. Each file is therefore written under a temporary name in its own
 folder, flushed to the disk, and renamed over the final name; the folder is flushed too, because a rename that was not
 flushed is lost with the power. Readers see the old file or the new one, never half of one.
+
+Who may read what is written, the umask decides, as for any program's files.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import tempfile
 from contextlib import contextmanager, suppress
@@ -47,7 +50,7 @@ def fsync_file(path: Path) -> None:
         os.close(handle)
 
 
-def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+def write_bytes(path: Path, data: bytes, *, mode: int = 0o666) -> None:
     """Write a file whole or not at all.
 
     Raises:
@@ -61,7 +64,7 @@ def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
             stream.flush()
-            _set_mode(stream.fileno(), mode, path.parent)
+            _set_mode(stream.fileno(), mode & ~_umask(), path.parent)
             os.fsync(stream.fileno())
         temporary.replace(path)
     except BaseException:
@@ -83,6 +86,16 @@ def _set_mode(target: int | Path, mode: int, folder: Path) -> None:
         os.chmod(target, mode)  # noqa: PTH101 - of a descriptor, too
     except OSError as error:
         note_limit("set modes", folder, error, forbidden=True)
+
+
+def _umask() -> int:
+    """Return this process's umask from the kernel's listing: `os.umask` would change it, for other threads too."""
+    with suppress(OSError):
+        if found := re.search(
+            r"^Umask:\s*([0-7]+)$", Path("/proc/self/status").read_text(encoding="ascii"), re.MULTILINE
+        ):
+            return int(found[1], 8)
+    return 0o022
 
 
 def write_text(path: Path, text: str) -> None:
@@ -114,7 +127,7 @@ def new_folder(path: Path) -> Iterator[Path]:
                 fsync_file(file)
             elif file.is_dir():
                 fsync_folder(file)
-        _set_mode(temporary, 0o755, path.parent)
+        _set_mode(temporary, 0o777 & ~_umask(), path.parent)
         fsync_folder(temporary)
         temporary.rename(path)
     except BaseException:

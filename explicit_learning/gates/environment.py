@@ -2,7 +2,8 @@
 
 A run cannot be reproduced with another version of a kernel or of TRL, so this gate reads what Python would import: the
 ``*.dist-info`` folders on the whole search path, user site and ``PYTHONPATH`` included. Their *names* hold project and
-version, so that no metadata file is read and the gate takes a few milliseconds. The deep check reads every installed
+version, so that no metadata file is read and the gate takes a few milliseconds. A module in another folder that takes
+the place of a locked one is found by its name, too. The deep check reads every installed
 file and compares it with the hash that its installer recorded, which finds what was edited in place.
 """
 
@@ -12,6 +13,7 @@ import base64
 import csv
 import hashlib
 import platform
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -20,6 +22,7 @@ from explicit_learning.errors import Context, ExitCode, Fault
 from explicit_learning.files.progress import progress
 from explicit_learning.lock import Lock, expected_packages, read_lock
 from explicit_learning.lock.installed import Installed, installed_packages
+from explicit_learning.lock.shadows import environment_folders, shadows, start_up_modules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -50,6 +53,7 @@ def check_environment(lock_path: Path, *, deep: bool = False, search_path: Seque
     lock = read_lock(lock_path)
     installed = installed_packages(search_path)
     faults = [*_interpreter_faults(lock), *_package_faults(lock, installed)]
+    faults += _origin_faults(lock, sys.path if search_path is None else search_path)
     if deep:
         faults += _file_faults(lock, installed)
     return faults
@@ -99,6 +103,22 @@ def _package_faults(lock: Lock, installed: Sequence[Installed]) -> Iterator[Faul
         for name, text in extra.items():
             fix = f"uninstall it (or unset PYTHONPATH, set PYTHONNOUSERSITE=1), or {MAKE}"
             yield context.fault(pointer=name, found=text, expected=f"no {name}: the lock does not name it", fix=fix)
+
+
+def _origin_faults(lock: Lock, search_path: Sequence[str]) -> Iterator[Fault]:
+    fix = "unset PYTHONPATH and set PYTHONNOUSERSITE=1, or remove or rename what stands there"
+    context = replace(CONTEXT, file=str(lock.path), fix=fix)
+    from_elsewhere = dict(shadows(search_path, environment_folders()))
+    if len(from_elsewhere) > LISTED:
+        found = f"imported from elsewhere: {_some(f'{name} ({path})' for name, path in from_elsewhere.items())}"
+        yield context.fault(pointer="", found=found, expected="modules of the environment or of Python's library")
+    else:
+        for name, path in from_elsewhere.items():
+            expected = f"the {name} of the environment or of Python's library"
+            yield context.fault(pointer=name, found=f"{name} is imported from {path}", expected=expected)
+    for name, path in start_up_modules():
+        found, expected = f"Python ran {path} when it started", f"no {name} outside Python's library"
+        yield context.fault(pointer=name, found=found, expected=expected)
 
 
 def _some(names: Iterable[str]) -> str:

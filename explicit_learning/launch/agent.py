@@ -30,6 +30,7 @@ from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
+from explicit_learning.errors import ExitCode
 from explicit_learning.launch.launch_answer import print_line
 from explicit_learning.launch.outcomes import NodeEnd, node_end
 from explicit_learning.launch.rank import LAUNCHER_VARIABLE
@@ -99,6 +100,8 @@ class _Agent(LocalElasticAgent):
             codes = {local: handler.proc.poll() for local, handler in self._handlers().items()}
             ranks = self.global_ranks()
             self.failed_first = frozenset(ranks[local] for local, code in codes.items() if code)
+            if ExitCode.STOPPED in codes.values():
+                self.kill()  # a rank got a second stop signal
         result: RunResult = super()._monitor_workers(worker_group)
         return result
 
@@ -170,8 +173,14 @@ def launch(
             rank: result.failures[rank].exitcode if rank in result.failures else 0 for rank in agent.global_ranks()
         },
         failed_first=agent.failed_first,
-        kill_reason=agent.kill_reason,
+        kill_reason=agent.kill_reason or _second_signal_to_a_rank(result),
     )
+
+
+def _second_signal_to_a_rank(result: RunResult) -> str | None:
+    """Return why all ranks were ended, if one of them ended by itself at a second stop signal."""
+    ranks = [rank for rank, failure in result.failures.items() if failure.exitcode == ExitCode.STOPPED]
+    return f"rank {min(ranks)} got a second stop signal" if ranks else None
 
 
 def _rendezvous(node: NodePlace | None) -> RendezvousParameters:

@@ -6,6 +6,8 @@ exported before the launcher is executed, and recorded.
 
 A person's own value is kept where it changes only speed or comfort. Where it would change results it is replaced, and
 the record holds what was replaced: a run whose numbers depend on a line in a shell profile cannot be repeated.
+Libraries read many more variables than anybody has a list of. So every variable that is not known to change no number
+is removed, and the record holds those that name a library which computes.
 """
 
 from __future__ import annotations
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SETTINGS", "RankEnvironment", "Setting", "rank_environment", "scratch_environment"]
 
-# Libraries read whole families of variables as a second configuration beside ours; none of them is in the plan.
-CLEARED_PREFIXES = ("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_", "TORCHELASTIC_", "TORCH_ALLOW_TF32_")
 USER_VARIABLES = ("USER", "LOGNAME")
 # Where libraries keep caches, by variable, and the name of the folder that replaces one that cannot be used.
 CACHES = {
@@ -39,6 +39,42 @@ CACHES = {
     "FLASHINFER_WORKSPACE_BASE": "flashinfer",
     "MPLCONFIGDIR": "matplotlib",
 }
+# What ranks get as it is: the user, the terminal, the place of files, the scheduler, this program's own variables.
+PASSED = frozenset(
+    {
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "HOSTNAME", "PWD", "TERM", "COLUMNS", "LINES", "NO_COLOR"),
+        *("LANG", "LANGUAGE", "TZ", "TMPDIR", "TMP", "TEMP", "KRB5CCNAME", "container"),
+        *("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "PYTHONUNBUFFERED", "PYTHONFAULTHANDLER"),
+        *("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "ALL_PROXY", "NO_PROXY"),
+        *("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy"),
+        *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+        *USER_VARIABLES,
+        *CACHES,
+    }
+)
+PASSED_PREFIXES = (
+    *("EXPLICIT_", "LC_", "XDG_", "SLURM", "SRUN_", "PMI_", "PMIX_", "KUBERNETES_", "APPTAINER_", "SINGULARITY_"),
+)
+# What passes too, because a machine cannot do without it, and is recorded: libraries, compilers, which GPUs, networks.
+PASSED_AND_RECORDED = frozenset(
+    {
+        *("LD_LIBRARY_PATH", "LD_PRELOAD", "CC", "CXX", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES"),
+        *("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"),
+        *("NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_NET_GDR_LEVEL", "NCCL_TOPO_FILE", "NCCL_CONF_FILE"),
+    }
+)
+PASSED_AND_RECORDED_PREFIXES = (
+    *("NCCL_SOCKET_", "NCCL_IB_", "NCCL_DEBUG", "NCCL_P2P_", "NCCL_SHM_", "UCX_", "FI_", "TP_SOCKET_IFNAME"),
+)
+# Removed variables that are recorded: their libraries compute, or decide what computes.
+COMPUTING_PREFIXES = (
+    *("ATEN_", "TORCH", "PYTORCH_", "OMP_", "GOMP_", "KMP_", "MKL", "OPENBLAS_", "GOTO_", "BLIS_", "NPY_", "NUMPY_"),
+    *("ONEDNN_", "DNNL_", "CUDA", "CUBLAS", "CUDNN", "CUFFT", "CUSPARSE", "CUSOLVER", "CUTLASS", "NVIDIA_", "NVRTC_"),
+    *("NCCL_", "GLOO_", "TRITON_", "TILELANG_", "TVM_", "FLA_", "FLASH", "XFORMERS_", "VLLM_", "PYTHON", "GLIBC_"),
+    *("MALLOC_", "LD_", "ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_", "DEEPSPEED_", "TRANSFORMERS_", "HF_", "PEFT_"),
+    *("TRL_", "TOKENIZERS_", "RAYON_", "SAFETENSORS_"),
+)
+SECRET_PARTS = ("TOKEN", "KEY", "SECRET", "PASSWORD")
 # Where these two are not set, libraries look for the home folder, or for the user's name.
 NEEDED_CACHES = frozenset({"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"})
 
@@ -68,8 +104,8 @@ class RankEnvironment:
 
     Attributes:
         variables: All of it, for ``exec``.
-        settings: What this program decided, by name; the part worth recording (no machine paths).
-        overridden: The user's values that were replaced or removed, by name.
+        settings: What this program decided, and what it let through and is worth recording, by name.
+        overridden: The user's values that were replaced or removed and could change numbers, by name.
     """
 
     variables: dict[str, str]
@@ -158,12 +194,16 @@ def rank_environment(
         cores: Usable CPU cores; by default those that this process may run on.
     """
     cores = len(os.sched_getaffinity(0)) if cores is None else cores
-    kept = {name: value for name, value in base_environment.items() if not name.startswith(CLEARED_PREFIXES)}
-    overridden = {name: value for name, value in base_environment.items() if name not in kept}
-    settings: dict[str, str] = {}
-    for setting in SETTINGS:
-        if not setting.applies(plan):
-            continue
+    applied = [setting for setting in SETTINGS if setting.applies(plan)]
+    decided_names = {setting.name for setting in applied} | {"PYTHONPATH"}
+    kept = {name: value for name, value in base_environment.items() if name in decided_names or _passes(name)}
+    overridden = {
+        name: "(not recorded)" if any(part in name for part in SECRET_PARTS) else value
+        for name, value in base_environment.items()
+        if name not in kept and name.startswith(COMPUTING_PREFIXES)
+    }
+    settings = {name: value for name, value in kept.items() if _is_recorded(name)}
+    for setting in applied:
         decided = setting.value if isinstance(setting.value, str) else setting.value(plan, cores)
         if interface is not None and setting.name == "GLOO_SOCKET_IFNAME":
             decided = interface  # the loopback interface leads nowhere, and Gloo would guess by the host's name
@@ -173,13 +213,19 @@ def rank_environment(
         settings[setting.name] = decided if setting.forced or own is None else own
     if interface is not None:
         settings["NCCL_SOCKET_IFNAME"] = kept.get("NCCL_SOCKET_IFNAME", interface)
-    return RankEnvironment(variables=kept | settings | _python_path(kept), settings=settings, overridden=overridden)
+    # ``-m explicit_learning`` finds this code from any folder, and nothing stands before the environment's packages.
+    if kept.get("PYTHONPATH") not in {None, "", str(ROOT)}:
+        overridden["PYTHONPATH"] = kept["PYTHONPATH"]
+    variables = kept | settings | {"PYTHONPATH": str(ROOT)}
+    return RankEnvironment(variables=variables, settings=settings, overridden=overridden)
 
 
-def _python_path(environment: Mapping[str, str]) -> dict[str, str]:
-    """Make ``-m explicit_learning`` find this code from any folder; what was in the path stays behind it."""
-    others = [part for part in environment.get("PYTHONPATH", "").split(os.pathsep) if part and part != str(ROOT)]
-    return {"PYTHONPATH": os.pathsep.join([str(ROOT), *others])}
+def _passes(name: str) -> bool:
+    return name in PASSED or name.startswith(PASSED_PREFIXES) or _is_recorded(name)
+
+
+def _is_recorded(name: str) -> bool:
+    return name in PASSED_AND_RECORDED or name.startswith(PASSED_AND_RECORDED_PREFIXES)
 
 
 def scratch_environment(

@@ -18,14 +18,15 @@ import traceback
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING
 
 from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.launch.outcomes import outcome_of_error
-from explicit_learning.launch.signals import StopRequest, die_with_parent, stop_signals_to
+from explicit_learning.launch.signals import StopRequest, die_with_parent, end_at_second_signal, stop_signals_to
 from explicit_learning.rundir.launch_manifest import MANIFEST_VARIABLE, read_launch_manifest
 from explicit_learning.rundir.layout import rank_log
-from explicit_learning.rundir.outcome import write_outcome
+from explicit_learning.rundir.outcome import RankOutcome, write_outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,11 +35,12 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
     from explicit_learning.rundir.launch_manifest import LaunchManifest
-    from explicit_learning.rundir.outcome import RankOutcome
 
 __all__ = ["LAUNCHER_VARIABLE", "RankContext", "end_process", "run_rank"]
 
 LAUNCHER_VARIABLE = "EXPLICIT_LAUNCHER_PID"
+# Longest time that libraries have to end their own threads and processes after the outcome was written.
+EXIT_SECONDS = 30.0
 CONTEXT = Context(gate="launch", fix="launch with `el run PLAN`, which starts the plan's number of ranks")
 
 
@@ -71,6 +73,7 @@ def run_rank(train: Callable[[RankContext], RankOutcome]) -> NoReturn:
     """Set this process up as a rank, train, leave an outcome, and end the process with its exit code."""
     stop = StopRequest()
     stop_signals_to(stop)
+    end_at_second_signal()
     try:
         manifest = read_launch_manifest()
         die_with_parent(int(os.environ[LAUNCHER_VARIABLE]))
@@ -79,6 +82,7 @@ def run_rank(train: Callable[[RankContext], RankOutcome]) -> NoReturn:
         print(f"this rank was not started by `el run`: {error}", file=sys.stderr)
         sys.exit(int(ExitCode.USAGE))
     folder = Path(os.environ[MANIFEST_VARIABLE]).parent
+    outcome = RankOutcome(status="failed", optimizer_step=None, message="the error that ended it could not be read")
     try:
         context = _set_up(manifest, rank, stop)
         outcome = train(context)
@@ -89,7 +93,8 @@ def run_rank(train: Callable[[RankContext], RankOutcome]) -> NoReturn:
         outcome = outcome_of_error(error)
         with suppress(OSError):
             write_outcome(folder, rank, outcome)
-    end_process(outcome)
+    finally:  # the interpreter's own end would wait for loader workers, which ignore signals
+        end_process(outcome)
 
 
 def end_process(outcome: RankOutcome) -> NoReturn:
@@ -97,16 +102,20 @@ def end_process(outcome: RankOutcome) -> NoReturn:
 
     That shutdown can crash threads of native libraries (`terminate called without an active exception`), after which a
     rank that had done its work counted as dead. A failed rank does not leave the process group either: that can wait
-    for other ranks, which may be gone.
+    for other ranks, which may be gone. Whatever waits too long is left behind.
     """
+    code = int(outcome.code) if outcome.status == "failed" else int(ExitCode.DONE)
     if outcome.status != "failed":
         with suppress(Exception):  # the outcome is written; trackers and data loaders report on their own
+            limit = Timer(EXIT_SECONDS, os._exit, (code,))
+            limit.daemon = True
+            limit.start()
             _leave_process_group()
             atexit._run_exitfuncs()  # noqa: SLF001 - the only way to end loaders and trackers, and then leave at once
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
-    os._exit(int(outcome.code) if outcome.status == "failed" else int(ExitCode.DONE))
+    os._exit(code)
 
 
 def _set_up(manifest: LaunchManifest, rank: int, stop: StopRequest) -> RankContext:
@@ -143,7 +152,7 @@ def _redirect(log: Path) -> TextIO:
         (os.devnull, os.O_RDONLY, (0,)),
         (log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, (1, 2)),
     ):
-        handle = os.open(path, flags, 0o644)
+        handle = os.open(path, flags, 0o666)
         for target in targets:
             os.dup2(handle, target)
         os.close(handle)

@@ -1,9 +1,9 @@
 """Signals that mean *stop at the next checkpoint*, and nothing else.
 
-A scheduler or a person sends SIGTERM, SIGINT or SIGUSR1 and expects the work to be kept. The default actions do the
-opposite: they end the process between two instructions. So every process of a run handles them, each in its way: the
-launcher passes them on, a rank notes them and continues to the end of its step, a data-loader worker ignores them (a
-worker that dies fails the checkpoint its rank is about to write).
+A scheduler or a person sends SIGTERM, SIGINT, SIGUSR1 or SIGUSR2 and expects the work to be kept. The default actions
+do the opposite: they end the process between two instructions. So every process of a run handles them, each in its way:
+the launcher passes them on, a rank notes them and continues to the end of its step, a data-loader worker ignores them
+(a worker that dies fails the checkpoint its rank is about to write).
 
 Between ``exec`` and the moment Python has installed a handler the default action would still apply. The signals are
 therefore *blocked* before a process is started, which it inherits, and unblocked once its handler is installed: a
@@ -16,26 +16,33 @@ import ctypes
 import os
 import signal
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from threading import Thread
 from typing import TYPE_CHECKING
+
+from explicit_learning.errors import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
 __all__ = [
+    "RANK_SAME_SIGNAL_SECONDS",
     "STOP_SIGNALS",
     "Arrival",
     "StopRequest",
     "blocked_stop_signals",
     "die_with_parent",
+    "end_at_second_signal",
     "ignore_signals_in_worker",
     "stop_signals_to",
     "unblock_stop_signals",
 ]
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+# A rank may get a signal from a scheduler, and the same one from its launcher, which a busy machine delays.
+RANK_SAME_SIGNAL_SECONDS = 10.0
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -87,6 +94,36 @@ def stop_signals_to(request: StopRequest) -> None:
     for number in STOP_SIGNALS:
         signal.signal(number, request.note)
     unblock_stop_signals()
+
+
+def end_at_second_signal(*, same_seconds: float = RANK_SAME_SIGNAL_SECONDS) -> None:
+    """Make this process end with `ExitCode.STOPPED` at a stop signal that comes later than the first and its copies.
+
+    A thread does it, to which the interpreter writes each signal's number: the main thread, where handlers run, may
+    wait in native code for other ranks. Must be called in the main thread.
+
+    Args:
+        same_seconds: How long after the first signal another one counts as its copy.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    Thread(target=_end_at_second_signal, args=(reader, same_seconds), daemon=True).start()
+
+
+def _end_at_second_signal(reader: int, same_seconds: float) -> None:
+    first: float | None = None
+    while True:
+        for number in os.read(reader, 64):
+            if number not in STOP_SIGNALS:
+                continue
+            now = time.monotonic()
+            first = now if first is None else first
+            if now - first > same_seconds:
+                name = signal.Signals(number).name
+                with suppress(OSError):  # not through `sys.stderr`, which the main thread may hold
+                    os.write(2, f"ending at once: {name} came {now - first:.0f} s after the first signal\n".encode())
+                os._exit(int(ExitCode.STOPPED))
 
 
 def unblock_stop_signals() -> None:

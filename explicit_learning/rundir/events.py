@@ -63,7 +63,7 @@ def append_event(run: Path, kind: EventKind, data: dict[str, Any], *, at: dateti
     time = (at or datetime.now(UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     line = canonical_bytes(checked_json(Event(time=time, kind=kind, data=data), gate=GATE, file=str(path))) + b"\n"
     is_new = not path.exists()
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         size = os.fstat(descriptor).st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":

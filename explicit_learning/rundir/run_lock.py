@@ -54,7 +54,7 @@ def hold_run(folder: Path) -> Iterator[RunLock]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise Refusal(write_fault(error, folder)) from error
     try:

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from explicit_learning.launch.rank import RankContext
 
-__all__ = ["TEMPLATE_OPTIONS", "grpo_arguments", "sft_arguments"]
+__all__ = ["PEER_TIMEOUT", "TEMPLATE_OPTIONS", "grpo_arguments", "sft_arguments"]
 
 CONTEXT = Context(gate="plan")
-# Longest time that a collective waits for a slower rank. Unit: seconds.
-COLLECTIVE_TIMEOUT = 1800
+# Longest time that a collective waits for a slower rank, and a rank for a loader's worker. Unit: seconds.
+PEER_TIMEOUT = 1800
 SCHEDULERS = {"cosine": "cosine", "linear": "linear", "constant": "constant_with_warmup"}
 
 
@@ -136,5 +136,5 @@ def _shared(context: RankContext) -> dict[str, Any]:
         "ddp_broadcast_buffers": False,
         # If it is set, Accelerate expects a process group, even for one rank.
         "ddp_backend": ("gloo" if on_cpu else "nccl") if plan.hardware.world_size > 1 else None,
-        "ddp_timeout": COLLECTIVE_TIMEOUT,
+        "ddp_timeout": PEER_TIMEOUT,
     }

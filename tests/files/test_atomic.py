@@ -132,3 +132,17 @@ def test_a_mode_that_cannot_be_set_is_noted(tmp_path: Path, monkeypatch: pytest.
         pass
     assert names(tmp_path) == ["file", "folder"]
     assert noted_limits() == [f"the file system of {tmp_path} cannot set modes (Operation not permitted)"]
+
+
+@pytest.mark.parametrize(("umask", "file", "folder"), [(0o077, 0o600, 0o700), (0o002, 0o664, 0o775), (0, 0o666, 0o777)])
+def test_modes_follow_the_umask(tmp_path: Path, umask: int, file: int, folder: int) -> None:
+    before = os.umask(umask)
+    try:
+        atomic.write_text(tmp_path / "file", "x")
+        with atomic.new_folder(tmp_path / "folder") as new:
+            (new / "inside").mkdir()
+            atomic.write_text(new / "inside" / "file", "x")
+    finally:
+        os.umask(before)
+    modes = {str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert modes == {"file": file, "folder": folder, "folder/inside": folder, "folder/inside/file": file}

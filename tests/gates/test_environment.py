@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 import time
 from importlib.metadata import distribution
 from typing import TYPE_CHECKING
@@ -10,12 +13,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from explicit_learning.errors import ExitCode, exit_code_of
+from explicit_learning.files.resources import ROOT
 from explicit_learning.gates.environment import check_environment
 from explicit_learning.lock import expected_packages, read_lock
 from explicit_learning.lock.installed import installed_packages, nearest_lock
+from explicit_learning.lock.shadows import shadows
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from explicit_learning.errors import Fault
 
 INICONFIG = next(package for package in read_lock(nearest_lock()).packages if package.name == "iniconfig")
 
@@ -190,3 +197,52 @@ def test_deep_says_so_where_there_is_no_record(small: tuple[Path, Path], record:
 @pytest.mark.slow
 def test_deep_passes_on_this_environment() -> None:
     assert check_environment(nearest_lock(), deep=True) == []
+
+
+def shadowed(tmp_path: Path, *files: str) -> dict[str | None, Fault]:
+    """Return the faults with a folder of these files before the environment, by pointer."""
+    for file in files:
+        path = tmp_path / "first" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    faults = check_environment(nearest_lock(), search_path=[str(tmp_path / "first"), *sys.path])
+    return {fault.pointer: fault for fault in faults}
+
+
+def test_what_takes_the_place_of_a_locked_package_or_of_the_library_is_found(tmp_path: Path) -> None:
+    found = shadowed(tmp_path, "peft/__init__.py", "typing_extensions.py", "json.py", "mine.py", "numpy/data.txt")
+    assert sorted(map(str, found)) == ["json", "peft", "typing_extensions"]
+    assert found["peft"].found == f"peft is imported from {tmp_path / 'first' / 'peft'}"
+    assert found["json"].exit_code is ExitCode.ENVIRONMENT
+    assert "unset PYTHONPATH" in found["json"].fix
+
+
+def test_a_part_of_a_package_without_init_is_found(tmp_path: Path) -> None:
+    """Python joins the folders of such a package, and takes each module from the first that has it."""
+    environment, first = tmp_path / "environment", tmp_path / "first"
+    for path in (environment / "parts" / "one.py", first / "parts" / "one.py"):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    search_path = [str(first), str(environment)]
+    assert list(shadows(search_path, {str(environment)})) == [("parts", str(first / "parts"))]
+    assert list(shadows(list(reversed(search_path)), {str(environment)})) == []
+
+
+def test_many_shadows_are_told_together(tmp_path: Path) -> None:
+    names = [name for name in sorted(sys.stdlib_module_names) if not name.startswith("_")][:20]
+    found = shadowed(tmp_path, *(f"{name}.py" for name in names))
+    assert list(found) == [""]
+    assert found[""].found.endswith(" and 8 more")
+
+
+def test_what_python_ran_when_it_started_is_found(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("")
+    code = (
+        "from explicit_learning.gates.environment import check_environment\n"
+        "from explicit_learning.lock.installed import nearest_lock\n"
+        "print([fault.found for fault in check_environment(nearest_lock())])"
+    )
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == f"['Python ran {tmp_path}/sitecustomize.py when it started']\n"

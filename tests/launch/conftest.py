@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 PATIENCE_SECONDS = 120.0
+# What `tests.support.rank_cases` and `launcher_of_ranks` read.
+CASE_VARIABLES = {"CASE", "CHECKPOINT", "DEFECT", "PATIENCE"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +102,8 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., A
         with hold_run(run) as lock, (run / "console.txt").open("w") as console, blocked_stop_signals():
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.launcher_of_ranks"],
-                env=launch_environment(launch_manifest(run, world_size), own, lock=lock),
+                env=launch_environment(launch_manifest(run, world_size), own, lock=lock)
+                | {name: value for name, value in own.items() if name in CASE_VARIABLES},
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=console if stderr_is_read else _broken_pipe(),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from explicit_learning.errors import Refusal
+from explicit_learning.launch.signals import RANK_SAME_SIGNAL_SECONDS
 from explicit_learning.rundir.layout import LOCK
 from explicit_learning.rundir.run_lock import hold_run
 from tests.launch.conftest import Launch, ends_within
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-STOP_SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1]
+STOP_SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2]
 
 
 def test_both_ranks_complete(launched: Launched) -> None:
@@ -186,6 +187,24 @@ def test_a_later_second_signal_ends_at_once(launched: Launched, checkpoint: dict
     assert (first["status"], first["checkpoint"], first["optimizer_step"]) == (
         ("stopped", "checkpoint-5", 5) if checkpoint else ("failed", None, None)
     )
+
+
+def test_a_later_second_signal_to_one_rank_ends_the_run(launched: Launched) -> None:
+    with launched("never_stops", CHECKPOINT="1") as launch:
+        pids = [launch.pid_of(0), launch.pid_of(1)]
+        os.kill(pids[1], signal.SIGUSR2)
+        time.sleep(1)
+        os.kill(pids[1], signal.SIGUSR2)  # a copy, such as the launcher's
+        assert not ends_within(pids[1], RANK_SAME_SIGNAL_SECONDS)
+        os.kill(pids[1], signal.SIGTERM)
+        asked = time.monotonic()
+        assert launch.wait() == 75
+    assert time.monotonic() - asked < 60
+    assert all(ends_within(pid, 1) for pid in pids)
+    assert [(outcome["status"], outcome["message"]) for outcome in launch.outcomes()] == [
+        ("stopped", "killed by the launcher: rank 1 got a second stop signal")
+    ] * 2
+    assert "ending at once: SIGTERM came 11 s after the first signal" in launch.log(1)
 
 
 def test_ranks_that_hang_after_a_stop_are_ended(launched: Launched) -> None:

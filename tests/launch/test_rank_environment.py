@@ -42,13 +42,57 @@ def test_strict_runs_on_gpus_pin_cublas_and_nccl() -> None:
 
 
 def test_what_changes_results_is_replaced_and_recorded() -> None:
-    own = {"PYTHONHASHSEED": "7", "HF_HUB_OFFLINE": "1", "ACCELERATE_MIXED_PRECISION": "fp16", "EDITOR": "vi"}
+    own = {"PYTHONHASHSEED": "7", "HF_HUB_OFFLINE": "1", "ACCELERATE_MIXED_PRECISION": "fp16", "LANG": "C.UTF-8"}
     environment = rank_environment(plan(), own)
     assert environment.overridden == {"PYTHONHASHSEED": "7", "ACCELERATE_MIXED_PRECISION": "fp16"}
     assert environment.variables["PYTHONHASHSEED"] == "0"
-    assert environment.variables["EDITOR"] == "vi"
+    assert environment.variables["LANG"] == "C.UTF-8"
     assert "ACCELERATE_MIXED_PRECISION" not in environment.variables
-    assert "EDITOR" not in environment.settings
+    assert "LANG" not in environment.settings
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_DEFAULT_FPMATH_MODE", "MKL_CBWR", "MKL_DYNAMIC"),
+        *("OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES", "KMP_AFFINITY", "OMP_SCHEDULE", "GLIBC_TUNABLES"),
+        *("TORCH_BLAS_PREFER_CUBLASLT", "TORCHINDUCTOR_MAX_AUTOTUNE", "PYTORCH_CUDA_ALLOC_CONF", "TORCH_LOGS"),
+        *("CUDA_LAUNCH_BLOCKING", "CUBLASLT_LOG_LEVEL", "CUDNN_LOGINFO_DBG", "NCCL_BUFFSIZE", "NCCL_NTHREADS"),
+        *("TRITON_F32_DEFAULT", "TILELANG_DISABLE_CACHE", "FLA_USE_TMA", "PYTHONOPTIMIZE", "PYTHONHOME"),
+    ],
+)
+@pytest.mark.parametrize("accelerator", ["cpu", "cuda"])
+def test_variables_that_choose_how_to_compute_do_not_reach_ranks(name: str, accelerator: str) -> None:
+    environment = rank_environment(plan(accelerator=accelerator), {name: "1"})
+    assert name not in environment.variables
+    assert environment.overridden == {name: "1"}
+
+
+def test_what_a_machine_needs_passes_and_is_recorded() -> None:
+    own = {
+        "NCCL_SOCKET_IFNAME": "ib0",
+        "NCCL_IB_HCA": "mlx5_0",
+        "NCCL_DEBUG": "INFO",
+        "LD_LIBRARY_PATH": "/opt/driver",
+        "CUDA_VISIBLE_DEVICES": "1",
+    }
+    environment = rank_environment(plan(accelerator="cuda"), own)
+    assert own.items() <= environment.variables.items()
+    assert own.items() <= environment.settings.items()
+    assert environment.overridden == {}
+
+
+def test_what_has_to_do_with_the_user_or_the_scheduler_passes() -> None:
+    own = {"PATH": "/bin", "SLURM_JOB_ID": "7", "EXPLICIT_RUNS": "/runs", "https_proxy": "http://proxy", "TMPDIR": "/t"}
+    environment = rank_environment(plan(), own)
+    assert own.items() <= environment.variables.items()
+    assert not own.keys() & environment.settings.keys()
+
+
+def test_what_is_unknown_is_removed_and_secrets_are_not_recorded() -> None:
+    environment = rank_environment(plan(), {"UNKNOWN_LIBRARY_MODE": "fast", "HF_TOKEN": "hf_secret"})
+    assert not {"UNKNOWN_LIBRARY_MODE", "HF_TOKEN"} & environment.variables.keys()
+    assert environment.overridden == {"HF_TOKEN": "(not recorded)"}
 
 
 def test_what_changes_only_comfort_stands_and_is_recorded() -> None:
@@ -61,11 +105,13 @@ def test_every_setting_has_a_reason() -> None:
     assert [setting.name for setting in SETTINGS if not setting.reason] == []
 
 
-def test_the_package_is_found_from_anywhere_and_before_the_users_path(tmp_path: Path) -> None:
+def test_the_package_is_found_from_anywhere_and_the_users_path_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "explicit_learning").mkdir()
     (tmp_path / "explicit_learning" / "__init__.py").write_text("raise SystemExit('the wrong package')")
-    variables = rank_environment(plan(), dict(os.environ) | {"PYTHONPATH": str(tmp_path)}).variables
-    assert variables["PYTHONPATH"] == f"{ROOT}{os.pathsep}{tmp_path}"
+    environment = rank_environment(plan(), dict(os.environ) | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"})
+    variables = environment.variables
+    assert variables["PYTHONPATH"] == str(ROOT)
+    assert environment.overridden["PYTHONPATH"] == f"{tmp_path}{os.pathsep}{ROOT}"
     code = "import explicit_learning; print(explicit_learning.__file__)"
     found = subprocess.run(
         [sys.executable, "-c", code], env=variables, cwd=tmp_path, capture_output=True, text=True, check=True

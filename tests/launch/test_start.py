@@ -60,7 +60,7 @@ def test_the_process_becomes_the_launcher_with_lock_and_environment(tmp_path: Pa
     found = json.loads(text)
     assert found["pid"] == int(pid)
     assert found["arguments"] == ["-m", "explicit_learning.launch"]
-    assert found["blocked"] == sorted([signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+    assert found["blocked"] == sorted([signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2])
     assert found["lock"] == str(run / ".lock")
     assert found["variables"]["MALLOC_MMAP_THRESHOLD_"] == "4000000000"
     assert read_launch_manifest(found["variables"]).launch_id == "launch-1"

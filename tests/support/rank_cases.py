@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.files.atomic import write_bytes, write_json, write_text
 from explicit_learning.launch.rank import run_rank
-from explicit_learning.launch.signals import ignore_signals_in_worker
+from explicit_learning.launch.signals import STOP_SIGNALS, ignore_signals_in_worker
 from explicit_learning.rundir.outcome import RankOutcome
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def workers(context: RankContext) -> RankOutcome:
     )
     rows = iter(loader)
     first = next(rows)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+    for number in STOP_SIGNALS:
         os.killpg(os.getpid(), number)
     rest = [first, *rows]
     leave(

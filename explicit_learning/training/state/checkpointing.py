@@ -23,8 +23,10 @@ from explicit_learning.rundir.checkpoints import rotate_checkpoints, set_aside_f
 from explicit_learning.rundir.events import append_event
 from explicit_learning.rundir.layout import ADAPTER_WEIGHTS, OPTIMIZER, SCHEDULER, TRAINER_STATE, checkpoint_name
 from explicit_learning.rundir.state_digests import StateDigests, write_state_digests
+from explicit_learning.training.arguments import PEER_TIMEOUT
 from explicit_learning.training.collectives import barrier
 from explicit_learning.training.counters import load_counters, save_counters
+from explicit_learning.training.guarded_loader import GuardedCollator, GuardedRows, batches_or_error
 from explicit_learning.training.policy import ADAPTER
 from explicit_learning.training.state.adapters import (
     adapter_tensors,
@@ -109,19 +111,26 @@ class CheckpointingTrainer(_Base):
         """
         args = self.args
         loader: DataLoader[Any] = DataLoader(
-            self.train_dataset,  # type: ignore[arg-type] # set by now
+            GuardedRows(self.train_dataset),  # type: ignore[arg-type] # set by now
             batch_size=self.loader_batch_size(),
             sampler=self.row_sampler(),
-            collate_fn=self.data_collator,
+            collate_fn=GuardedCollator(self.data_collator),
             num_workers=args.dataloader_num_workers,
             pin_memory=args.dataloader_pin_memory,
             persistent_workers=args.dataloader_persistent_workers,
             prefetch_factor=args.dataloader_prefetch_factor,
             drop_last=True,
+            timeout=PEER_TIMEOUT if args.dataloader_num_workers else 0,
             worker_init_fn=ignore_signals_in_worker,
         )
         prepared: DataLoader[Any] = self.accelerator.prepare(loader)
         return prepared
+
+    def get_batch_samples(
+        self, epoch_iterator: Any, num_batches: int, device: torch.device
+    ) -> tuple[list[Any], torch.Tensor | int | None]:
+        """Fetch a step's batches; raise here what was raised while one was made, in a worker or in this process."""
+        return super().get_batch_samples(batches_or_error(epoch_iterator), num_batches, device)
 
     # --- steps ----------------------------------------------------------------------------------------------------
 
