@@ -97,7 +97,10 @@ def _faults(error: Any, at: Context) -> Iterator[Fault]:
             fix = f"add the field {name!r}"
             yield at.fault(pointer=f"{where}/{name}", found="nothing", expected=expected, fix=fix)
     else:
-        yield at.fault(pointer=where, found=found_text(error.instance), expected=_expected(error), fix=_fix(error))
+        found = found_text(error.instance)
+        if error.validator == "maxLength":
+            found += f", {len(error.instance)} code points (a letter with a combining mark has two)"
+        yield at.fault(pointer=where, found=found, expected=_expected(error), fix=_fix(error))
 
 
 def _nearest_branch(error: Any) -> list[Any]:
@@ -165,7 +168,7 @@ def _expected(error: Any) -> str:
         "exclusiveMaximum": lambda: f"less than {value}",
         "multipleOf": lambda: f"a multiple of {value}",
         "minLength": lambda: f"at least {_counted(value, 'character')}",
-        "maxLength": lambda: f"at most {_counted(value, 'character')}",
+        "maxLength": lambda: f"at most {_counted(value, 'code point')}",
         "minItems": lambda: f"at least {_counted(value, 'item')}",
         "maxItems": lambda: f"at most {_counted(value, 'item')}",
         "minProperties": lambda: f"at least {_counted(value, 'field')}",
