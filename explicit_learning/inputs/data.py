@@ -156,6 +156,7 @@ def rows_faults(
             max_images_per_prompt=generation.max_images_per_prompt,
             max_completion_tokens=generation.max_completion_tokens,
             file=file,
+            system_file=str(inputs.prompt.file),
         )
     return faults + evidence_faults(checked, objective=to_json(objective))
 
