@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> ExitCode:
     """Check, and print every fault."""
     checked = check_plan(read_plan(args.plan), out=args.out)
-    warnings = checked.document.warnings
+    warnings = checked.warnings
     print_warnings(args.plan, warnings)
     plan = checked.document.plan
     if not checked.faults and plan and not args.json:

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     checked = check_plan(document, out=folder, nodes=node.count if node else 1)
     if plan is None or folder is None or checked.faults:
         raise Refusal(checked.faults)
-    print_warnings(args.plan, document.warnings)
+    print_warnings(args.plan, checked.warnings)
     os.environ[JSON_VARIABLE] = "1" if args.json else ""
     start_launch(plan, checked, folder, node=node, audit=args.audit)
     return answer([], as_json=args.json, run=str(folder))

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from explicit_learning.data.prompt import user_text
-from explicit_learning.errors import Context, found_text
+from explicit_learning.data.prompt import completion_messages, prompt_messages, user_text
+from explicit_learning.errors import Context, Refusal, found_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,10 +19,23 @@ if TYPE_CHECKING:
     from explicit_learning.data.preflight_tokens import ModelText
     from explicit_learning.errors import Fault
 
-__all__ = ["ControlTokens"]
+__all__ = ["ControlTokens", "turn_end"]
 
 CONTEXT = Context(gate="preflight", fix="take the token out of the text, or write it in another way")
+ANSWER = "ANSWER"
 AROUND = 20  # characters that a fault shows on each side of a token
+
+
+def turn_end(text: ModelText) -> tuple[str, int] | None:
+    """Return the control token that a model's template writes behind an answer, and its id; ``None`` if it has none."""
+    messages = [*prompt_messages("s", "q", image_count=1), *completion_messages(ANSWER)]
+    try:
+        rendered = text.render(messages, answered=True)
+    except Refusal:  # a template for prompts alone
+        return None
+    name = ControlTokens(text).first(rendered.rpartition(ANSWER)[2])
+    number = None if name is None else text.tokenizer.token_to_id(name)
+    return None if name is None or number is None else (name, number)
 
 
 class ControlTokens:
@@ -46,6 +59,11 @@ class ControlTokens:
             found=f"the model's control token {match[0]} in {found_text(shown)}",
             expected="text without control tokens: only the chat template writes them",
         )
+
+    def first(self, text: str) -> str | None:
+        """Return the first control token in a text, or ``None``."""
+        match = self._pattern.search(text)
+        return match and match[0]
 
     def row_faults(self, rows: Sequence[Asked]) -> Iterator[tuple[int, Fault]]:
         """Yield (index of the row, fault) for each text of a row that holds a control token."""

@@ -17,6 +17,7 @@ from explicit_learning.data.group_rules import (
     check_sft_groups,
     check_slot_groups,
 )
+from explicit_learning.data.pixel_rules import check_pixels, transparency_warnings
 from explicit_learning.data.reading import stream_sft, stream_slots
 from explicit_learning.data.references import check_references
 from explicit_learning.errors import Context, FaultCollector, Refusal, found_text
@@ -55,6 +56,7 @@ class CheckedDataset:
         located_evaluation: Rows of the evaluation file.
         record_kinds: The arm of each SFT file with rows, by the file's path in the manifest.
         faults: Everything that is wrong; empty for a good dataset.
+        warnings: What is odd, and permitted.
     """
 
     manifest: DatasetManifest | None
@@ -63,6 +65,7 @@ class CheckedDataset:
     located_evaluation: tuple[Located[SlotRow], ...] = ()
     record_kinds: dict[str, str] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def slots(self) -> tuple[SlotRow, ...]:
@@ -102,7 +105,8 @@ def check_dataset(manifest_path: Path, *, asset_root: Path | None = None, gate: 
     check_leakage([*rows.slots, *rows.sft], rows.evaluation, faults)
     _check_counts(manifest, rows, faults)
     check_references([*rows.slots, *rows.sft, *rows.evaluation], manifest, faults)
-    check_assets(asset_root or manifest.asset_root, manifest.images, str(manifest.path), faults)
+    shown = check_assets(asset_root or manifest.asset_root, manifest.images, str(manifest.path), faults)
+    check_pixels(rows.slots, rows.sft, rows.evaluation, shown, faults)
     return CheckedDataset(
         manifest=manifest,
         located_slots=tuple(rows.slots),
@@ -110,6 +114,7 @@ def check_dataset(manifest_path: Path, *, asset_root: Path | None = None, gate: 
         located_evaluation=tuple(rows.evaluation),
         record_kinds=rows.record_kinds,
         faults=tuple(faults.faults()),
+        warnings=tuple(transparency_warnings([*rows.slots, *rows.sft, *rows.evaluation], shown)),
     )
 
 

@@ -71,8 +71,12 @@ class ModelText:
             template_file=file,
         )
 
-    def render(self, messages: list[dict[str, Any]]) -> str:
+    def render(self, messages: list[dict[str, Any]], *, answered: bool = False) -> str:
         """Return a prompt's text up to where the model is to answer; each image is one `IMAGE_TOKEN`.
+
+        Args:
+            messages: The messages.
+            answered: Whether the last one is the answer, so that nothing is to follow.
 
         Raises:
             Refusal: If the template refuses the messages.
@@ -84,7 +88,7 @@ class ModelText:
                 messages=messages,
                 tools=None,
                 documents=None,
-                add_generation_prompt=True,
+                add_generation_prompt=not answered,
                 **self.special_tokens,
                 **TEMPLATE_OPTIONS,
             )

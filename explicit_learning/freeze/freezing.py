@@ -118,7 +118,7 @@ def freeze(
     data = resolve_data(draft["data"], arm, base=file.resolve().parent, out=out, file=str(file))
     plan = _measured(filled, arm, inputs, data, out)
     # What is wrong with the rows is reported together with what is wrong with the plan.
-    unfit = rows_faults(
+    unfit, noticed = rows_faults(
         replace(inputs, data=data.checked),
         arm=arm,
         generation=from_json(Generation, plan["generation"]),
@@ -145,7 +145,7 @@ def freeze(
         write_json(out, plan)
     except OSError as error:
         raise Refusal(write_fault(error, out)) from None
-    return plan, warnings(plan)
+    return plan, [*warnings(plan), *noticed]
 
 
 def _read_inputs(

@@ -45,6 +45,7 @@ class Checked:
 
     document: PlanDocument
     faults: tuple[Fault, ...]
+    warnings: tuple[str, ...] = ()
 
     @property
     def paths(self) -> ResolvedPaths:
@@ -75,7 +76,8 @@ def check_plan(document: PlanDocument, *, out: Path | None, nodes: int = 1) -> C
         if document.is_sound(FROZEN):
             faults += check_output(out, frozen_config_sha256=document.raw[FROZEN])
         faults += _disk_faults(document, out)
-    return Checked(document=document, faults=tuple(faults))
+    warnings = (*document.warnings, *inputs.warnings)
+    return Checked(document=document, faults=tuple(faults), warnings=warnings)
 
 
 def _environment_faults(document: PlanDocument) -> list[Fault]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from explicit_learning.data.control_tokens import turn_end
 from explicit_learning.data.dataset import check_dataset, evaluation_file, evidence_faults, training_file
 from explicit_learning.data.dataset_manifest import load_dataset_manifest
 from explicit_learning.data.preflight import Tokens, asked_rows, check_envelope
@@ -17,7 +18,7 @@ from explicit_learning.files.hashing import hash_files, sha256_file
 from explicit_learning.files.typed_json import to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from explicit_learning.arms import Arm
@@ -131,8 +132,10 @@ def rows_faults(
     generation: Generation | None,
     objective: Objective | None,
     file: str,
-) -> list[Fault]:
-    """Return which rows do not fit the plan: prompts or answers that are too long, evidence that is missing.
+) -> tuple[list[Fault], list[str]]:
+    """Return which rows do not fit the plan, and what about rows and model is odd but permitted.
+
+    Rows do not fit whose prompts or answers are too long, or hold control tokens, or whose evidence is missing.
 
     Args:
         inputs: The data set, the model and the prompt. Whatever is ``None`` here or below leaves out what needs it.
@@ -147,18 +150,32 @@ def rows_faults(
     faults: list[Fault] = []
     checked = inputs.data
     if checked is None:
-        return faults
+        return faults, []
+    warnings = [*checked.warnings]
     if arm and generation and inputs.model and inputs.prompt:
+        tokens = Tokens.of_model(inputs.model.folder, inputs.prompt.text)
+        warnings += _turn_end_warnings(tokens, inputs.model.terminal.ids)
         faults += check_envelope(
             asked_rows(checked, arm),
-            Tokens.of_model(inputs.model.folder, inputs.prompt.text),
+            tokens,
             max_prompt_tokens=generation.max_prompt_tokens,
             max_images_per_prompt=generation.max_images_per_prompt,
             max_completion_tokens=generation.max_completion_tokens,
             file=file,
             system_file=str(inputs.prompt.file),
         )
-    return faults + evidence_faults(checked, objective=to_json(objective))
+    return faults + evidence_faults(checked, objective=to_json(objective)), warnings
+
+
+def _turn_end_warnings(tokens: Tokens, terminal: Sequence[int]) -> Iterator[str]:
+    """Yield a warning if a completion does not end where the model's template ends an answer."""
+    end = turn_end(tokens.text)
+    if end is not None and end[1] not in terminal:
+        yield (
+            f"/generation/terminal_token_ids: {list(terminal)}: the chat template ends an answer with {end[0]} "
+            f"({end[1]}), which does not end a completion here: add it to eos_token_id in the model's "
+            "generation_config.json"
+        )
 
 
 def image_tokens_per_row(checked: CheckedDataset, rules: ResizeRules) -> int:

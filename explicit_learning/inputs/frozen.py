@@ -63,7 +63,7 @@ def read_frozen_inputs(document: PlanDocument) -> Inputs:
         checked, found = check_frozen_data(data, arm=document.arm, base=base, file=file)
         inputs, faults = replace(inputs, data=checked), faults + found
         try:
-            faults += rows_faults(
+            unfit, warnings = rows_faults(
                 inputs,
                 arm=document.arm,
                 # Rows are measured against the plan's limits only if they are the rows that were frozen.
@@ -71,6 +71,8 @@ def read_frozen_inputs(document: PlanDocument) -> Inputs:
                 objective=document.group("objective", Objective),
                 file=file,
             )
+            faults += unfit
+            inputs = replace(inputs, warnings=tuple(warnings))
         except Refusal as refusal:
             faults += refusal.faults
     return replace(inputs, faults=tuple(faults))

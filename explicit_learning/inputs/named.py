@@ -71,6 +71,7 @@ class Inputs:
         prompt: The system prompt.
         data: The data set, once it was read; its own faults say what is wrong with it.
         faults: Everything that is wrong with them.
+        warnings: What is odd about them, and permitted.
     """
 
     model: BaseModel | None
@@ -78,6 +79,7 @@ class Inputs:
     prompt: SystemPrompt | None
     data: CheckedDataset | None = None
     faults: tuple[Fault, ...]
+    warnings: tuple[str, ...] = ()
 
 
 def read_inputs(

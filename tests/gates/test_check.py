@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,6 +29,10 @@ TINY = ASSETS / "tiny-vlm" / "model"
 ELSEWHERE = {"environment", "lock", "image"}
 
 
+def no_sft(*_: Any) -> Any:
+    raise AssertionError("an RL draft has no SFT pass to count")
+
+
 @pytest.fixture
 def data(tmp_path: Path) -> Builder:
     return Builder(tmp_path / "data")
@@ -39,9 +44,6 @@ def plan(data: Builder, demo_adapter: Path, tmp_path: Path) -> Path:
     draft: dict[str, Any] = json.loads(file.read_text()) | {"data": {"manifest": str(data.write())}}
     draft["initial_adapter"] = {"path": str(demo_adapter)}
 
-    def no_sft(*_: Any) -> Any:
-        raise AssertionError("an RL draft has no SFT pass to count")
-
     freeze(draft, file=file, out=out, count_sft=no_sft)
     return out
 
@@ -52,6 +54,25 @@ def faults(plan: Path) -> list[Fault]:
 
 def test_a_plan_in_order_has_no_fault(plan: Path) -> None:
     assert faults(plan) == []
+    assert check_plan(read_plan(plan), out=None).warnings == ()
+
+
+def test_an_end_of_turn_that_ends_no_completion_is_a_warning(data: Builder, demo_adapter: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(TINY, model)
+    for name in ("generation_config.json", "config.json", "tokenizer_config.json"):
+        document = json.loads((model / name).read_text())
+        for holder in (document, document.get("text_config", {})):
+            ends = {"eos_token_id": 377, "pad_token_id": 377, "eos_token": "<|endoftext|>"}
+            holder.update({key: value for key, value in ends.items() if key in holder})
+        (model / name).write_text(json.dumps(document))
+    file, out = PLANS / "demo" / "answer_grpo.json", tmp_path / "plan.json"
+    draft: dict[str, Any] = json.loads(file.read_text()) | {"data": {"manifest": str(data.write())}}
+    draft |= {"initial_adapter": {"path": str(demo_adapter)}, "model": draft["model"] | {"path": str(model)}}
+    _, warnings = freeze(draft, file=file, out=out, count_sft=no_sft)
+    (warning,) = warnings
+    assert warning.startswith("/generation/terminal_token_ids: [377]: the chat template ends an answer with <|im_end|>")
+    assert check_plan(read_plan(out), out=None).warnings == (warning,)
 
 
 @pytest.mark.parametrize("run_mode", ["main", "smoke"])
