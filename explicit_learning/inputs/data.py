@@ -16,6 +16,7 @@ from explicit_learning.data.slots import slot_manifest_sha256
 from explicit_learning.errors import Context, Refusal
 from explicit_learning.files.hashing import hash_files, sha256_file
 from explicit_learning.files.typed_json import to_json
+from explicit_learning.inputs.sft_pass import pass_faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from explicit_learning.data.image_grid import ResizeRules
     from explicit_learning.errors import Fault
     from explicit_learning.inputs.named import Inputs
+    from explicit_learning.inputs.sft_pass import PlannedPass
     from explicit_learning.plan.typed_plan import Data, Generation, HashedFile, Objective
 
 __all__ = ["check_frozen_data", "image_tokens_per_row", "is_as_frozen", "rows_faults", "rows_for"]
@@ -131,6 +133,7 @@ def rows_faults(
     arm: Arm | None,
     generation: Generation | None,
     objective: Objective | None,
+    planned: PlannedPass | None = None,
     file: str,
 ) -> tuple[list[Fault], list[str]]:
     """Return which rows do not fit the plan, and what about rows and model is odd but permitted.
@@ -142,6 +145,7 @@ def rows_faults(
         arm: The plan's arm.
         generation: The plan's limits.
         objective: The plan's objective; ``None`` for SFT arms, too.
+        planned: The pass of a frozen SFT plan, to be counted again.
         file: The plan or draft, for faults about its own fields.
 
     Raises:
@@ -164,6 +168,8 @@ def rows_faults(
             file=file,
             system_file=str(inputs.prompt.file),
         )
+        if planned is not None and not faults:
+            faults += pass_faults(checked.sft, arm, planned, tokens, file=file)
     return faults + evidence_faults(checked, objective=to_json(objective)), warnings
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from explicit_learning.errors import Context, Refusal
 from explicit_learning.inputs.data import check_frozen_data, is_as_frozen, rows_faults
 from explicit_learning.inputs.named import Inputs, Named, read_inputs
+from explicit_learning.inputs.sft_pass import PlannedPass
+from explicit_learning.plan.geometry import Geometry
 from explicit_learning.plan.reading import FROZEN, read_plan
 from explicit_learning.plan.typed_plan import (
     Data,
@@ -69,6 +71,7 @@ def read_frozen_inputs(document: PlanDocument) -> Inputs:
                 # Rows are measured against the plan's limits only if they are the rows that were frozen.
                 generation=None if found else generation,
                 objective=document.group("objective", Objective),
+                planned=None if found else _planned_pass(document),
                 file=file,
             )
             faults += unfit
@@ -76,6 +79,20 @@ def read_frozen_inputs(document: PlanDocument) -> Inputs:
         except Refusal as refusal:
             faults += refusal.faults
     return replace(inputs, faults=tuple(faults))
+
+
+def _planned_pass(document: PlanDocument) -> PlannedPass | None:
+    """Return the pass of an SFT plan that is in order."""
+    plan = document.plan
+    if plan is None or plan.samples:
+        return None
+    return PlannedPass(
+        data_seed=plan.data_seed,
+        rows_per_step=Geometry.of(plan).rows_per_cycle,
+        max_loss_tokens=plan.budget.max_sft_loss_tokens,
+        steps=plan.optimisation.max_steps,
+        loss_tokens=plan.budget.planned_sft_loss_tokens,
+    )
 
 
 def resolved_paths(document: PlanDocument) -> ResolvedPaths:

@@ -13,11 +13,12 @@ import pytest
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.hashing import sha256_file, snapshot_sha256
 from explicit_learning.files.resources import ASSETS, PLANS
-from explicit_learning.freeze.freezing import SftPass, freeze
+from explicit_learning.freeze.freezing import freeze
 from explicit_learning.gates.check import check_plan
 from explicit_learning.inputs.base_model import read_base_model
 from explicit_learning.inputs.initial_adapter import read_initial_adapter
 from explicit_learning.inputs.named import read_system_prompt
+from explicit_learning.inputs.sft_pass import SftPass
 from explicit_learning.model_files.folders import adapter_sha256
 from explicit_learning.model_files.headers import ITEM_BYTES
 from explicit_learning.model_files.weights import linear_modules
