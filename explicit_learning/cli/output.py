@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.errors import ExitCode, Fault
 
-__all__ = ["add_json_argument", "answer", "print_warnings"]
+__all__ = ["add_json_argument", "answer", "print_not_checked", "print_warnings"]
 
 
 def add_json_argument(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +39,12 @@ def answer(faults: Sequence[Fault], *, as_json: bool, **more: Any) -> ExitCode: 
         count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
         print(f"{count}; exit code {int(code)} ({code.name.lower()})", file=sys.stderr)
     return code
+
+
+def print_not_checked(names: Sequence[str]) -> None:
+    """Print what was not looked at, because the plan is refused before."""
+    if names:
+        print(f"not looked at until the plan itself is in order: {'; '.join(names)}", file=sys.stderr)
 
 
 def print_warnings(plan: Path, warnings: Sequence[str]) -> None:

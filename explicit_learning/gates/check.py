@@ -1,7 +1,8 @@
 """All gates at once: everything that would stop a run, found before anything is trained.
 
-A gate that needs a part of the plan which is itself wrong is skipped; every other one is run, so that one round of
-corrections is enough. The order is: the plan, the program around it, what the plan names, the machine.
+A gate that needs a part of the plan which is itself wrong is skipped, and beside a plan that is refused no bytes of
+models and images are read. Every other gate is run, so that one round of corrections is enough. The order is: the plan,
+the program around it, what the plan names, the machine.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Checked:
     document: PlanDocument
     faults: tuple[Fault, ...]
     warnings: tuple[str, ...] = ()
+    not_checked: tuple[str, ...] = ()
 
     @property
     def paths(self) -> ResolvedPaths:
@@ -77,7 +79,7 @@ def check_plan(document: PlanDocument, *, out: Path | None, nodes: int = 1) -> C
             faults += check_output(out, frozen_config_sha256=document.raw[FROZEN])
         faults += _disk_faults(document, out)
     warnings = (*document.warnings, *inputs.warnings)
-    return Checked(document=document, faults=tuple(faults), warnings=warnings)
+    return Checked(document=document, faults=tuple(faults), warnings=warnings, not_checked=inputs.not_checked)
 
 
 def _environment_faults(document: PlanDocument) -> list[Fault]:

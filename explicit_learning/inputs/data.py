@@ -36,16 +36,20 @@ __all__ = ["check_frozen_data", "image_tokens_per_row", "is_as_frozen", "rows_fa
 CONTEXT = Context(gate="data", fix="restore the data that was frozen, or freeze the draft again")
 
 
-def check_frozen_data(data: Data, *, arm: Arm | None, base: Path, file: str) -> tuple[CheckedDataset, list[Fault]]:
+def check_frozen_data(
+    data: Data, *, arm: Arm | None, base: Path, images: bool, file: str
+) -> tuple[CheckedDataset, list[Fault]]:
     """Read the data that a plan names, and return it with everything that is wrong with it.
 
     Args:
         data: The plan's group.
         arm: The plan's arm; ``None`` if that is not in order itself: the training file is not compared then.
         base: Folder that the plan's paths start at.
+        images: Whether to look at the bytes of the images, too.
         file: The plan, for faults about its own fields.
     """
-    checked = check_dataset(base / data.dataset_manifest.path, asset_root=base / data.asset_root, gate=CONTEXT.gate)
+    manifest, root = base / data.dataset_manifest.path, base / data.asset_root
+    checked = check_dataset(manifest, asset_root=root, images=images, gate=CONTEXT.gate)
     faults = list(checked.faults)
     if checked.manifest is not None:
         faults += _identity_faults(data, checked, base, CONTEXT.at(file))
@@ -54,7 +58,7 @@ def check_frozen_data(data: Data, *, arm: Arm | None, base: Path, file: str) -> 
 
 
 def is_as_frozen(data: Data, *, base: Path) -> bool:
-    """Return whether every byte of the data set is the one that was frozen, by hashes alone.
+    """Return whether every byte of the rows is the one that was frozen, by hashes alone.
 
     What was frozen was checked then, row by row. For a plan that is refused anyway, this answers in a fraction of the
     time. Everything else (a missing file, say) is ``False`` and left to `check_frozen_data`, which explains it.
@@ -64,7 +68,6 @@ def is_as_frozen(data: Data, *, base: Path) -> bool:
         if manifest.sha256 != data.dataset_manifest.sha256:
             return False
         listed = {manifest.path.parent / entry.path: entry.sha256 for entry in manifest.files}
-        listed |= {base / data.asset_root / image.path: image.sha256 for image in manifest.images}
         kinds = {(manifest.path.parent / entry.path).resolve(): entry.kind for entry in manifest.files}
         if kinds.get((base / data.evaluation_manifest.path).resolve()) != "evaluation":
             return False

@@ -79,6 +79,7 @@ def point(plan: Path, field: str, file: Path) -> None:
 
 def test_what_was_frozen_passes(plan: Path) -> None:
     assert faults(plan) == []
+    assert check_plan(read_plan(plan), out=None).not_checked == ()
 
 
 def test_a_changed_dataset_file(plan: Path, good: Builder) -> None:
@@ -104,14 +105,30 @@ def test_a_changed_image(plan: Path, good: Builder) -> None:
     assert places(plan) == {("dataset-manifest.json", "/images/5/path")}
 
 
-def test_data_of_a_plan_that_is_refused_anyway_is_still_compared_byte_by_byte(plan: Path, good: Builder) -> None:
+def test_beside_a_plan_that_is_refused_rows_are_compared_and_no_image_or_model_is_read(
+    plan: Path, good: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     edit(plan, lambda document: document.update(seed=-1))
+    read: list[Path] = []
+
+    def counted(path: Path, *rest: Any) -> str:
+        read.append(path)
+        return sha256_file(path, *rest)
+
+    monkeypatch.setattr("explicit_learning.files.hashing.sha256_file", counted)
     assert places(plan) == {("plan.json", "/seed")}
-    file = good.folder / good.images[5]["path"]
-    data = bytearray(file.read_bytes())
-    data[-20] ^= 1
-    file.write_bytes(data)
-    assert places(plan) == {("plan.json", "/seed"), ("dataset-manifest.json", "/images/5/sha256")}
+    rows = good.folder / "slots.jsonl"
+    rows.write_bytes(rows.read_bytes().replace(b"lower left", b"upper left"))
+    found = places(plan)
+    assert ("plan.json", "/seed") in found
+    assert ("dataset-manifest.json", "/files/0/sha256") in found
+    assert {path.parent.name for path in read} == {"data", "adapter"}, "rows and the initial adapter"
+    checked = check_plan(read_plan(plan), out=None)
+    document = json.loads(plan.read_text())
+    assert checked.not_checked == (
+        f"the bytes of the model, {plan.parent / document['model']['path']}",
+        f"the images, {plan.parent / document['data']['asset_root']}",
+    )
 
 
 def test_a_changed_manifest(plan: Path, good: Builder) -> None:
