@@ -135,6 +135,6 @@ def _disk_faults(document: PlanDocument, out: Path) -> list[Fault]:
             completions=0 if objective is None else geometry.completions(optimisation.max_steps),
             completion_tokens=generation.max_completion_tokens,
         )
-    except (OSError, ValueError):
+    except (Refusal, OSError, ValueError, KeyError, TypeError, AttributeError):
         return []  # the check of the model has reported it
     return check_disk(out, need)

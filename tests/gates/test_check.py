@@ -16,7 +16,7 @@ from explicit_learning.freeze.freezing import freeze
 from explicit_learning.gates.check import check_plan
 from explicit_learning.gates.trackers import TRACKERS_VARIABLE, named_trackers
 from explicit_learning.inputs.data import image_tokens_per_row
-from explicit_learning.plan.reading import read_plan
+from explicit_learning.plan.reading import FROZEN, frozen_config_sha256, read_plan
 from tests.support.dataset_builder import Builder, image_bytes
 
 if TYPE_CHECKING:
@@ -73,6 +73,20 @@ def test_an_end_of_turn_that_ends_no_completion_is_a_warning(data: Builder, demo
     (warning,) = warnings
     assert warning.startswith("/generation/terminal_token_ids: [377]: the chat template ends an answer with <|im_end|>")
     assert check_plan(read_plan(out), out=None).warnings == (warning,)
+
+
+def test_a_damaged_model_is_one_fault_where_the_disk_is_checked_too(plan: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(TINY, model)
+    document = json.loads(plan.read_text())
+    document["model"]["path"] = str(model)
+    document[FROZEN] = frozen_config_sha256(document)
+    plan.write_text(json.dumps(document))
+    assert faults(plan) == []
+    weights = next(model.glob("*.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:-1])
+    found = check_plan(read_plan(plan), out=tmp_path / "run").faults
+    assert [fault.file for fault in found if fault.gate not in ELSEWHERE] == [str(weights)]
 
 
 @pytest.mark.parametrize("run_mode", ["main", "smoke"])
