@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from explicit_learning.cli.output import add_json_argument, answer, print_warnings
+from explicit_learning.cli.output import add_json_argument, answer, print_not_checked, print_warnings
 from explicit_learning.cli.paths import output_folder
 from explicit_learning.gates.check import check_plan
 from explicit_learning.plan.reading import read_plan
@@ -33,8 +33,9 @@ def run(args: argparse.Namespace) -> ExitCode:
     plan = document.plan
     out = args.out if args.out or plan is None else default_run_folder(plan.run_id)
     checked = check_plan(document, out=out)
-    warnings = document.warnings
+    warnings = checked.warnings
     print_warnings(args.plan, warnings)
+    print_not_checked(checked.not_checked)
     if not checked.faults and plan and not args.json:
         print(f"{args.plan}: run {plan.run_id} is in order", file=sys.stderr)
-    return answer(checked.faults, as_json=args.json, warnings=list(warnings))
+    return answer(checked.faults, as_json=args.json, warnings=list(warnings), not_checked=list(checked.not_checked))

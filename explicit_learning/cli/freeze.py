@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.cli.output import add_json_argument, answer
 from explicit_learning.errors import Context, ExitCode
-from explicit_learning.freeze.freezing import SftPass, freeze, read_draft
+from explicit_learning.freeze.freezing import freeze, read_draft
 
 if TYPE_CHECKING:
     import argparse
+
+    from explicit_learning.inputs.sft_pass import SftPass
 
 __all__ = ["add_arguments", "count_sft", "run"]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.errors import Fault
 
-__all__ = ["add_json_argument", "answer", "counted_faults", "print_warnings", "show"]
+__all__ = ["add_json_argument", "answer", "counted_faults", "print_not_checked", "print_warnings", "show"]
 
 STDOUT = Context(
     gate="program",
@@ -64,6 +64,12 @@ def show(text: str) -> None:
     except OSError as error:
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - what is still buffered would fail again at the end
         raise STDOUT.refusal(found=error.strerror or str(error), expected="an output that takes the answer") from None
+
+
+def print_not_checked(names: Sequence[str]) -> None:
+    """Print what was not looked at, because the plan is refused before."""
+    if names:
+        print(f"not looked at until the plan itself is in order: {'; '.join(names)}", file=sys.stderr)
 
 
 def print_warnings(plan: Path, warnings: Sequence[str]) -> None:

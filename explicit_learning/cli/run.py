@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.cli.node_flags import add_node_arguments, given_node_flags
-from explicit_learning.cli.output import add_json_argument, answer, print_warnings
+from explicit_learning.cli.output import add_json_argument, answer, print_not_checked, print_warnings
 from explicit_learning.cli.paths import output_folder
 from explicit_learning.errors import Refusal
 from explicit_learning.files.progress import say
@@ -50,8 +50,9 @@ def run(args: argparse.Namespace) -> ExitCode:
     folder = args.out if args.out or plan is None else default_run_folder(plan.run_id)
     checked = check_plan(document, out=folder, nodes=node.count if node else 1)
     if plan is None or folder is None or checked.faults:
+        print_not_checked(checked.not_checked)
         raise Refusal(checked.faults)
-    print_warnings(args.plan, document.warnings)
+    print_warnings(args.plan, checked.warnings)
     os.environ[JSON_VARIABLE] = "1" if args.json else ""
     start_launch(plan, checked, folder, node=node, audit=args.audit)
     return answer([], as_json=args.json, run=str(folder.resolve()))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import argparse
 
     from explicit_learning.errors import ExitCode
-    from explicit_learning.freeze.freezing import SftPass
+    from explicit_learning.inputs.sft_pass import SftPass
 
 __all__ = ["add_arguments", "run"]
 

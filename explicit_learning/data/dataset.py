@@ -17,6 +17,7 @@ from explicit_learning.data.group_rules import (
     check_sft_groups,
     check_slot_groups,
 )
+from explicit_learning.data.pixel_rules import check_pixels, transparency_warnings
 from explicit_learning.data.reading import stream_sft, stream_slots
 from explicit_learning.data.references import check_references
 from explicit_learning.errors import Context, FaultCollector, Refusal, found_text
@@ -56,6 +57,7 @@ class CheckedDataset:
         located_evaluation: Rows of the evaluation file.
         record_kinds: The arm of each SFT file with rows, by the file's path in the manifest.
         faults: Everything that is wrong; empty for a good dataset.
+        warnings: What is odd, and permitted.
     """
 
     manifest: DatasetManifest | None
@@ -64,6 +66,7 @@ class CheckedDataset:
     located_evaluation: tuple[Located[SlotRow], ...] = ()
     record_kinds: dict[str, str] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def slots(self) -> tuple[SlotRow, ...]:
@@ -81,12 +84,15 @@ class CheckedDataset:
         return tuple(located.row for located in self.located_evaluation)
 
 
-def check_dataset(manifest_path: Path, *, asset_root: Path | None = None, gate: str = "data") -> CheckedDataset:
+def check_dataset(
+    manifest_path: Path, *, asset_root: Path | None = None, images: bool = True, gate: str = "data"
+) -> CheckedDataset:
     """Check a dataset, and read it. Never raises for bad data: all of it becomes faults.
 
     Args:
         manifest_path: The dataset manifest.
         asset_root: Where the images lie; the manifest's own asset root by default.
+        images: Whether to look at the bytes of the images, too.
         gate: Name of the check, for the faults.
     """
     try:
@@ -109,7 +115,10 @@ def check_dataset(manifest_path: Path, *, asset_root: Path | None = None, gate: 
     check_leakage([*rows.slots, *rows.sft], rows.evaluation, faults)
     _check_counts(manifest, rows, faults)
     check_references([*rows.slots, *rows.sft, *rows.evaluation], manifest, faults)
-    check_assets(asset_root or manifest.asset_root, manifest.images, str(manifest.path), faults)
+    shown = {}
+    if images:
+        shown = check_assets(asset_root or manifest.asset_root, manifest.images, str(manifest.path), faults)
+        check_pixels(rows.slots, rows.sft, rows.evaluation, shown, faults)
     return CheckedDataset(
         manifest=manifest,
         located_slots=tuple(rows.slots),
@@ -117,6 +126,7 @@ def check_dataset(manifest_path: Path, *, asset_root: Path | None = None, gate: 
         located_evaluation=tuple(rows.evaluation),
         record_kinds=rows.record_kinds,
         faults=tuple(faults.faults()),
+        warnings=tuple(transparency_warnings([*rows.slots, *rows.sft, *rows.evaluation], shown)),
     )
 
 

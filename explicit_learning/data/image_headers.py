@@ -22,16 +22,26 @@ if TYPE_CHECKING:
     from explicit_learning.data.dataset_manifest import Asset
     from explicit_learning.errors import Context, Fault
 
-__all__ = ["FORMATS", "MAX_PIXELS", "bombs_are_errors", "header_fault", "open_image"]
+__all__ = ["FORMATS", "MAX_PIXELS", "TooManyPixelsError", "bombs_are_errors", "header_fault", "open_image"]
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
 # 8,000 by 8,000: more than any processor keeps, and 256 MB when unpacked.
 MAX_PIXELS = 64_000_000
 
+# MPO, which Pillow takes for JPEG, holds a photo and previews of it: its first picture is the one that is meant.
+ANIMATED_FORMATS = frozenset({"PNG", "WEBP"})
+# What Pillow names when a compressed colour profile or text in a PNG unpacks to more than 1 MiB.
+METADATA_LIMIT_NAME = "MAX_TEXT_"
+STRIP = "save the image without it, for example with `magick in.png -strip out.png`"
+
 _SWAPPED_ORIENTATIONS = frozenset({5, 6, 7, 8})
 _ORIENTATION_TAG = 0x0112
 _METADATA_CHUNKS = frozenset({b"eXIf", b"iTXt", b"zTXt", b"tEXt"})
 _TAIL_BYTES = 1 << 16
+
+
+class TooManyPixelsError(ValueError):
+    """An image of more than `MAX_PIXELS` pixels."""
 
 
 @contextmanager
@@ -48,7 +58,7 @@ def open_image(path: Path) -> Image:
     """Open an image of a permitted format and size; no pixel is decoded. Enter `bombs_are_errors` around it.
 
     Raises:
-        ValueError: If it has more than `MAX_PIXELS` pixels.
+        TooManyPixelsError: If it has more than `MAX_PIXELS` pixels.
         OSError: If it cannot be read, or is not an image of `FORMATS`.
         Exception: Whatever else Pillow raises on a broken header.
     """
@@ -57,11 +67,11 @@ def open_image(path: Path) -> Image:
     try:
         image = Image.open(path, formats=FORMATS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise ValueError(f"more than {MAX_PIXELS:,} pixels") from None
+        raise TooManyPixelsError(f"more than {MAX_PIXELS:,} pixels") from None
     if image.width * image.height > MAX_PIXELS:
         pixels = image.width * image.height
         image.close()
-        raise ValueError(f"{pixels:,} pixels")
+        raise TooManyPixelsError(f"{pixels:,} pixels")
     return image
 
 
@@ -74,30 +84,42 @@ def header_fault(path: Path, asset: Asset, at: Context, pointer: str) -> Fault |
         at: The context of the fault.
         pointer: Where the entry is in the manifest.
     """
-    from PIL import UnidentifiedImageError
-
-    def fault(found: str, expected: str = "a whole image", fix: str = "restore the file") -> Fault:
-        return at.fault(pointer=pointer, found=f"{found_text(asset.path)}: {found}", expected=expected, fix=fix)
-
     try:
         with open_image(path) as image:
             shown = _shown_size(path, image)
             whole = _is_whole(path, image)
-    except UnidentifiedImageError:
-        expected = f"an image of one of the formats {', '.join(FORMATS)}"
-        return fault("not such an image", expected, "replace or convert the file")
-    except ValueError as error:
-        fix = "scale the image down: a processor would do it anyway"
-        return fault(str(error), f"at most {MAX_PIXELS:,} pixels", fix)
+            pictures = getattr(image, "n_frames", 1) if image.format in ANIMATED_FORMATS else 1
     except Exception as error:  # noqa: BLE001 - a broken header makes Pillow raise anything, SyntaxError included
-        return fault(f"broken: {error}")
-    if not whole:
-        return fault("the file ends before the image does")
-    if shown != (asset.width, asset.height):
-        found = f"{shown[0]} by {shown[1]} pixels after EXIF rotation"
-        expected = f"{asset.width} by {asset.height} pixels, as listed"
-        return fault(found, expected, "correct the listed size, or restore the image")
-    return None
+        found, expected, fix = _unreadable(error)
+    else:
+        if not whole:
+            found, expected, fix = "the file ends before the image does", "a whole image", "restore the file"
+        elif pictures > 1:
+            found, expected = f"an animation of {pictures} pictures", "one picture"
+            fix = "save the picture that is meant as a file of its own"
+        elif shown != (asset.width, asset.height):
+            found = f"{shown[0]} by {shown[1]} pixels after EXIF rotation"
+            expected = f"{asset.width} by {asset.height} pixels, as listed"
+            fix = "correct the listed size, or restore the image"
+        else:
+            return None
+    return at.fault(pointer=pointer, found=f"{found_text(asset.path)}: {found}", expected=expected, fix=fix)
+
+
+def _unreadable(error: Exception) -> tuple[str, str, str]:
+    """Return found, expected and fix for an image that cannot be opened."""
+    from PIL import UnidentifiedImageError
+
+    if isinstance(error, UnidentifiedImageError):
+        expected = f"an image of one of the formats {', '.join(FORMATS)}"
+        return "not such an image", expected, "replace or convert the file"
+    if isinstance(error, TooManyPixelsError):
+        fix = "scale the image down: a processor would do it anyway"
+        return str(error), f"at most {MAX_PIXELS:,} pixels", fix
+    if METADATA_LIMIT_NAME in str(error):
+        expected = "at most 1 MiB of each colour profile or text beside the pixels"
+        return "a larger colour profile or text", expected, STRIP
+    return f"broken: {error}", "a whole image", "restore the file"
 
 
 def _shown_size(path: Path, image: Image) -> tuple[int, int]:

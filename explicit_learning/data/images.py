@@ -2,8 +2,9 @@
 
 Decoding happens where an image is needed, in a loader's worker, so that starting a run reads no pixels. What a
 processor does to an image that is not RGB depends on the library and on the mode; here every mode becomes RGB first:
-EXIF rotation applied, palettes resolved, transparency dropped (the colours under it stay, as in transformers'
-``load_image``), CMYK converted, and 16-bit grey scaled by its high byte (Pillow alone would clip it to white).
+EXIF rotation applied, palettes resolved, transparent pixels shown on white (the colour under them is often black, and
+would swallow black writing), CMYK converted, and 16-bit grey scaled by its high byte (Pillow alone would clip it to
+white).
 
 Slots repeat over generations and visits, so decoded images are kept: in memory up to a bound, and, where
 ``EXPLICIT_IMAGE_CACHE_DIR`` names a folder, in files that several processes share. A file in it carries its own
@@ -28,15 +29,16 @@ if TYPE_CHECKING:
 
     from explicit_learning.data.rows import ImageRef
 
-__all__ = ["CACHE_VARIABLE", "DEFAULT_CACHE_BYTES", "ImageStore", "decode_image"]
+__all__ = ["CACHE_VARIABLE", "DECODER_VERSION", "DEFAULT_CACHE_BYTES", "ImageStore", "decode_guarded", "decode_image"]
 
 CACHE_VARIABLE = "EXPLICIT_IMAGE_CACHE_DIR"
 DEFAULT_CACHE_BYTES = 256 * 1024 * 1024
 
 # Goes up with every change of what `decode_image` returns for the same file.
-_CACHE_VERSION = 1
+DECODER_VERSION = 2
 _DIGEST_BYTES = 32
 _CHANNELS = 3
+OPAQUE = b"\xff"
 LISTED = "the image that the dataset's manifest lists"
 CONTEXT = Context(gate="data", fix="restore the file: it was whole when the gates checked it", exit_code=ExitCode.IO)
 
@@ -49,16 +51,28 @@ def decode_image(path: Path) -> Image:
         ValueError: If it has too many pixels.
         Exception: Whatever else Pillow raises on a broken file.
     """
+    with bombs_are_errors():
+        return decode_guarded(path)[0]
+
+
+def decode_guarded(path: Path) -> tuple[Image, bool]:
+    """Return what `decode_image` does, and whether pixels are transparent. Enter `bombs_are_errors` around it."""
+    from PIL import Image as Images
     from PIL import ImageOps
 
-    with bombs_are_errors(), open_image(path) as image:
+    with open_image(path) as image:
         upright = ImageOps.exif_transpose(image)
     if upright.mode.startswith("I"):
         # Pillow's point() on a 16-bit image takes a linear function only.
         upright = upright.convert("I").point(lambda value: value * (1 / 256)).convert("L")
-    if upright.mode in {"P", "PA"}:
-        upright = upright.convert("RGBA")
-    return upright if upright.mode == "RGB" else upright.convert("RGB")
+        upright.info.pop("transparency", None)  # a 16-bit grey value
+    if not upright.has_transparency_data:
+        return upright if upright.mode == "RGB" else upright.convert("RGB"), False
+    layer = upright.convert("RGBA")
+    transparent = layer.getchannel("A").tobytes().count(OPAQUE) < layer.width * layer.height
+    shown = Images.new("RGBA", layer.size, "white")
+    shown.alpha_composite(layer)
+    return shown.convert("RGB"), transparent
 
 
 class ImageStore:
@@ -131,7 +145,7 @@ class ImageStore:
     def _cache_file(self, image: ImageRef) -> Path | None:
         if self._cache_folder is None:
             return None
-        return self._cache_folder / f"{image.sha256}.{image.width}x{image.height}.v{_CACHE_VERSION}.rgb"
+        return self._cache_folder / f"{image.sha256}.{image.width}x{image.height}.v{DECODER_VERSION}.rgb"
 
     def _from_folder(self, image: ImageRef) -> Image | None:
         from PIL import Image as Images

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from explicit_learning.data.answers import ABSTENTION, render_answer
+from explicit_learning.data.control_tokens import CONTEXT as CONTROL_TOKENS
+from explicit_learning.data.control_tokens import ControlTokens
 from explicit_learning.data.image_grid import ResizeRules
-from explicit_learning.data.preflight_tokens import BATCH, IMAGE_TOKEN, VIDEO_TOKEN, ModelText
+from explicit_learning.data.preflight_tokens import BATCH, IMAGE_TOKEN, ModelText
 from explicit_learning.data.prompt import prompt_messages
 from explicit_learning.errors import Context, Fault, FaultCollector
 from explicit_learning.files.progress import progress
@@ -160,8 +162,8 @@ class Tokens:
                     yield row.context.fault(
                         pointer="/question",
                         found=text,
-                        expected="one placeholder for each image, and none in a question, choice or system prompt",
-                        fix="take the token out of the text",
+                        expected="one placeholder for each image",
+                        fix="use the model's own chat template",
                     )
                     continue
                 images = self._image_tokens(row, sizes)
@@ -184,8 +186,6 @@ class Tokens:
             text = self.text.render(prompt_messages(self.system, row.question, row.choices, image_count=count))
             if (shown := text.count(IMAGE_TOKEN)) != count:
                 seen[key] = f"{shown} times {IMAGE_TOKEN} for {count} images"
-            elif VIDEO_TOKEN in text:
-                seen[key] = f"{VIDEO_TOKEN} in the prompt"
             else:
                 new[key] = text
         counts = self.text.counts(list(new.values()), special=True)
@@ -227,8 +227,11 @@ def check_envelope(
     max_images_per_prompt: int,
     max_completion_tokens: int,
     file: str,
+    system_file: str | None = None,
 ) -> list[Fault]:
     """Return a fault for every row whose prompt or answers do not fit; the first are explained, the rest counted.
+
+    Text that holds one of the model's control tokens does not fit either.
 
     Args:
         rows: The rows, see `asked_rows`.
@@ -237,11 +240,20 @@ def check_envelope(
         max_images_per_prompt: The plan's limit on a prompt's images.
         max_completion_tokens: The plan's limit on completions, terminal token included.
         file: The plan or draft, for a limit that is too low for any answer.
+        system_file: The system prompt's file, for a fault in it; the plan or draft by default.
 
     Raises:
         Refusal: If the model's template cannot render a prompt.
     """
     faults = FaultCollector(CONTEXT)
+    control = ControlTokens(tokens.text)
+    forged = list(control.row_faults(rows))
+    faults.extend(fault for _, fault in forged)
+    if fault := control.fault(tokens.system, CONTROL_TOKENS.at(system_file or file), ""):
+        faults.add(fault)
+        return faults.faults()
+    refused = {index for index, _ in forged}
+    rows = [row for index, row in enumerate(rows) if index not in refused]
     answers = tokens.answers([ABSTENTION, *(body for row in rows for _, body in row.answers)])
     if answers[ABSTENTION] > max_completion_tokens:
         faults.report(

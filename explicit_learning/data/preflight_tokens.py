@@ -27,12 +27,11 @@ if TYPE_CHECKING:
     from jinja2.parser import Parser
     from tokenizers import Tokenizer
 
-__all__ = ["IMAGE_TOKEN", "VIDEO_TOKEN", "ModelText"]
+__all__ = ["IMAGE_TOKEN", "ModelText"]
 
 CONTEXT = Context(gate="model", fix="restore the model's tokenizer files: prompts are counted with them")
-# What Qwen's processor puts in an image's place, once for each of its tokens, and in a video's.
+# What Qwen's processor puts in an image's place, once for each of its tokens.
 IMAGE_TOKEN = "<|image_pad|>"  # noqa: S105 - a token of text
-VIDEO_TOKEN = "<|video_pad|>"  # noqa: S105 - a token of text
 
 # How many texts the tokenizer is given at once: enough for all cores, few enough to show progress.
 BATCH = 1024
@@ -72,8 +71,12 @@ class ModelText:
             template_file=file,
         )
 
-    def render(self, messages: list[dict[str, Any]]) -> str:
+    def render(self, messages: list[dict[str, Any]], *, answered: bool = False) -> str:
         """Return a prompt's text up to where the model is to answer; each image is one `IMAGE_TOKEN`.
+
+        Args:
+            messages: The messages.
+            answered: Whether the last one is the answer, so that nothing is to follow.
 
         Raises:
             Refusal: If the template refuses the messages.
@@ -85,7 +88,7 @@ class ModelText:
                 messages=messages,
                 tools=None,
                 documents=None,
-                add_generation_prompt=True,
+                add_generation_prompt=not answered,
                 **self.special_tokens,
                 **TEMPLATE_OPTIONS,
             )

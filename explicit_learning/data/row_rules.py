@@ -7,6 +7,7 @@ sorted.
 
 from __future__ import annotations
 
+import unicodedata
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from explicit_learning.data.asset_paths import path_fault
 from explicit_learning.data.equality import choice_forms
 from explicit_learning.data.rows import Relation
 from explicit_learning.errors import found_text
+from explicit_learning.errors.invisible import invisible_characters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -177,7 +179,9 @@ def _choice_problems(choices: tuple[Choice, ...]) -> tuple[tuple[str, str, str, 
     forms = [choice_forms(choice) for choice in choices]
     for position, (choice, (key, text)) in enumerate(zip(choices, forms, strict=True)):
         at = f"/choices/{position}"
-        if not choice.text.strip() or not choice.text.isprintable():
+        if unseen := _unseen(choice.text):
+            problems.append((f"{at}/text", unseen, VISIBLE, TYPE_AGAIN))
+        elif not choice.text.strip() or not choice.text.isprintable():
             fix = "write the choice on one line, without control characters"
             problems.append((f"{at}/text", found_text(choice.text), "one line of text", fix))
         for earlier, (other_key, other_text) in enumerate(forms[:position]):
@@ -203,9 +207,24 @@ def _answer_faults(pointer: str, body: str, row: SlotRow | SftRow, at: Context) 
             expected="0 to 64 characters without <, >, control characters or line breaks",
             fix="shorten or reword the answer, or drop the row",
         )
+    elif unseen := _unseen(body):
+        yield at.fault(pointer=pointer, found=unseen, expected=VISIBLE, fix=TYPE_AGAIN)
     elif normalise(body, row.answer_type, row.choices) is None:
         what, expected, fix = _READABLE[row.answer_type]
         yield at.fault(pointer=pointer, found=f"{found_text(body)}, which is not {what}", expected=expected, fix=fix)
+
+
+VISIBLE = "characters that can be seen: texts that look the same must be the same"
+TYPE_AGAIN = "remove the invisible characters, for example by typing the text again"
+
+
+def _unseen(text: str) -> str | None:
+    """Return which invisible characters a text holds, or ``None``."""
+    unseen = invisible_characters(text)
+    if not unseen:
+        return None
+    names = ", ".join(f"U+{ord(one):04X} ({unicodedata.name(one, 'unassigned')})" for one in unseen)
+    return f"{found_text(text)} with {names}"
 
 
 _READABLE = {

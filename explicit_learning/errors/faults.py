@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
+from explicit_learning.errors.invisible import escaped
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -119,9 +121,10 @@ def exit_code_of(faults: Iterable[Fault]) -> ExitCode:
 
 
 def found_text(value: Any) -> str:  # noqa: ANN401 - any JSON value, or what a library put in its place
-    """Return a short, single-line rendering of a value for a fault's ``found``."""
+    """Return a short, single-line rendering of a value for a fault's ``found``; characters nobody sees are escaped."""
     try:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):
         text = repr(value)
+    text = escaped(text)
     return text if len(text) <= FOUND_LIMIT else f"{text[: FOUND_LIMIT - 1]}… ({len(text)} characters)"

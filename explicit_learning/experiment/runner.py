@@ -18,7 +18,7 @@ from explicit_learning.experiment.record import claim_folder
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.progress import say
 from explicit_learning.freeze.draft_data import write_digits
-from explicit_learning.freeze.freezing import SftPass, freeze
+from explicit_learning.freeze.freezing import freeze
 from explicit_learning.inputs.outputs import inputs_of_draft, output_faults
 from explicit_learning.plan.reading import read_plan
 from explicit_learning.rundir import layout
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from explicit_learning.experiment.document import Experiment, Stage
+    from explicit_learning.inputs.sft_pass import SftPass
     from explicit_learning.launch.signals import StopRequest
 
 __all__ = [

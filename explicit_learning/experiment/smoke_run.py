@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from explicit_learning.errors import Fault
-    from explicit_learning.freeze.freezing import SftPass
+    from explicit_learning.inputs.sft_pass import SftPass
     from explicit_learning.launch.signals import StopRequest
 
 __all__ = ["SmokeRun", "run_smoke"]

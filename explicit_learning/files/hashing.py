@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-__all__ = ["hash_files", "sha256_file", "snapshot", "snapshot_sha256"]
+__all__ = ["hash_files", "sha256_file", "snapshot", "snapshot_files", "snapshot_sha256"]
 
 CHUNK = 1 << 20
 THREADS = 8
@@ -51,21 +51,29 @@ def hash_files(paths: Iterable[Path], *, progress_label: str = "hashing") -> dic
         return dict(zip(files, pool.map(lambda path: sha256_file(path, advance), files), strict=True))
 
 
-def snapshot(folder: Path) -> dict[str, str]:
-    """Return ``{relative POSIX path: SHA-256}`` of every file below a folder, hidden ones excepted.
+def snapshot_files(folder: Path) -> list[Path]:
+    """Return every file below a folder that its identity covers, sorted: all but hidden ones and linked folders.
 
     Hidden files are left out because tools and mounts drop them (``.DS_Store``, ``.cache``) without changing what is
     loaded.
 
     Raises:
-        OSError: If the folder or a file in it cannot be read.
+        OSError: If the folder cannot be read.
     """
-    files = [
+    return sorted(
         path
         for path in folder.rglob("*")
         if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    ]
-    hashes = hash_files(sorted(files))
+    )
+
+
+def snapshot(folder: Path) -> dict[str, str]:
+    """Return ``{relative POSIX path: SHA-256}`` of the `snapshot_files` of a folder.
+
+    Raises:
+        OSError: If the folder or a file in it cannot be read.
+    """
+    hashes = hash_files(snapshot_files(folder))
     return dict(sorted((path.relative_to(folder).as_posix(), digest) for path, digest in hashes.items()))
 
 

@@ -104,6 +104,8 @@ def _faults(error: Any, at: Context) -> Iterator[Fault]:
             yield at.fault(pointer=f"{where}/{name}", found=MISSING, expected=expected, fix=fix)
     else:
         found = f"{found_text(error.instance)}{_odd_letters(error.instance)}"
+        if error.validator == "maxLength":
+            found += f", {len(error.instance)} code points (a letter with a combining mark has two)"
         yield at.fault(pointer=where, found=found, expected=_expected(error), fix=_fix(error))
 
 
@@ -179,7 +181,7 @@ def _expected(error: Any) -> str:
         "exclusiveMaximum": lambda: f"less than {value}",
         "multipleOf": lambda: f"a multiple of {value}",
         "minLength": lambda: f"at least {_counted(value, 'character')}",
-        "maxLength": lambda: f"at most {_counted(value, 'character')}",
+        "maxLength": lambda: f"at most {_counted(value, 'code point')}",
         "minItems": lambda: f"at least {_counted(value, 'item')}",
         "maxItems": lambda: f"at most {_counted(value, 'item')}",
         "minProperties": lambda: f"at least {_counted(value, 'field')}",

@@ -7,7 +7,7 @@ file is hashed, and each rule is checked, so that whoever runs the plan later ne
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,26 +40,12 @@ if TYPE_CHECKING:
     from explicit_learning.data.dataset_manifest import RowsFile
     from explicit_learning.errors import Fault
     from explicit_learning.inputs.named import Inputs
+    from explicit_learning.inputs.sft_pass import SftPass
 
-__all__ = ["SftPass", "freeze", "read_draft"]
+__all__ = ["freeze", "read_draft"]
 
 CONTEXT = Context(gate="draft")
 OUTPUT = Context(gate="output", exit_code=ExitCode.OUTPUT)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SftPass:
-    """One deterministic pass over SFT rows within a loss-token cap.
-
-    Attributes:
-        steps: Optimizer steps.
-        records: Rows used.
-        loss_tokens: Tokens with a loss in these rows.
-    """
-
-    steps: int
-    records: int
-    loss_tokens: int
 
 
 def read_draft(path: Path) -> dict[str, Any]:
@@ -122,7 +108,7 @@ def freeze(
     data = resolve_data(draft["data"], arm, base=file.resolve().parent, out=out, file=str(file))
     plan = _measured(filled, arm, inputs, data, out)
     # What is wrong with the rows is reported together with what is wrong with the plan.
-    unfit = rows_faults(
+    unfit, noticed = rows_faults(
         replace(inputs, data=data.checked),
         arm=arm,
         generation=from_json(Generation, plan["generation"]),
@@ -149,7 +135,7 @@ def freeze(
         write_json(out, plan)
     except OSError as error:
         raise Refusal(write_fault(error, out)) from None
-    return plan, warnings(plan)
+    return plan, [*warnings(plan), *noticed]
 
 
 def _read_inputs(

@@ -25,7 +25,7 @@ from explicit_learning.plan.rules import SMOKE_STOP_STEP, broken_rules
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from explicit_learning.freeze.freezing import SftPass
+    from explicit_learning.inputs.sft_pass import SftPass
 
 __all__ = ["SMOKE_SUFFIX", "smoke_plan", "write_smoke_plan"]
 

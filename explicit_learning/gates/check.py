@@ -1,7 +1,8 @@
 """All gates at once: everything that would stop a run, found before anything is trained.
 
-A gate that needs a part of the plan which is itself wrong is skipped; every other one is run, so that one round of
-corrections is enough. The order is: the plan, the program around it, what the plan names, the machine.
+A gate that needs a part of the plan which is itself wrong is skipped, and beside a plan that is refused no bytes of
+models and images are read. Every other gate is run, so that one round of corrections is enough. The order is: the plan,
+the program around it, what the plan names, the machine.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class Checked:
 
     document: PlanDocument
     faults: tuple[Fault, ...]
+    warnings: tuple[str, ...] = ()
+    not_checked: tuple[str, ...] = ()
 
     @property
     def paths(self) -> ResolvedPaths:
@@ -79,7 +82,8 @@ def check_plan(document: PlanDocument, *, out: Path | None, nodes: int = 1) -> C
         elif document.is_sound(FROZEN):
             faults += check_output(out, frozen_config_sha256=document.raw[FROZEN])
         faults += _disk_faults(document, out)
-    return Checked(document=document, faults=tuple(faults))
+    warnings = (*document.warnings, *inputs.warnings)
+    return Checked(document=document, faults=tuple(faults), warnings=warnings, not_checked=inputs.not_checked)
 
 
 def _environment_faults(document: PlanDocument) -> list[Fault]:
@@ -135,6 +139,6 @@ def _disk_faults(document: PlanDocument, out: Path) -> list[Fault]:
             completions=0 if objective is None else geometry.completions(optimisation.max_steps),
             completion_tokens=generation.max_completion_tokens,
         )
-    except (OSError, ValueError):
+    except (Refusal, OSError, ValueError, KeyError, TypeError, AttributeError):
         return []  # the check of the model has reported it
     return check_disk(out, need)

@@ -25,7 +25,7 @@ __all__ = ["AS_BUILT", "IMAGE_FILE", "CodeIdentity", "code_faults", "code_identi
 
 CONTEXT = Context(gate="code", exit_code=ExitCode.ENVIRONMENT)
 IMAGE_FILE = Path("/etc/explicit-learning/image.json")
-COMMIT = re.compile(r"[0-9a-f]{40}")
+COMMIT = re.compile(r"(?!0{40})[0-9a-f]{40}")
 TIMEOUT_SECONDS = 60
 AS_BUILT = "start the image as it was built: something changed files in it"
 KNOWN_CODE = "code whose commit is known"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from explicit_learning.data.control_tokens import turn_end
 from explicit_learning.data.dataset import check_dataset, evaluation_file, evidence_faults, training_file
 from explicit_learning.data.dataset_manifest import load_dataset_manifest
 from explicit_learning.data.preflight import Tokens, asked_rows, check_envelope
@@ -15,9 +16,10 @@ from explicit_learning.data.slots import slot_manifest_sha256
 from explicit_learning.errors import Context, Refusal
 from explicit_learning.files.hashing import hash_files, sha256_file
 from explicit_learning.files.typed_json import to_json
+from explicit_learning.inputs.sft_pass import pass_faults
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from explicit_learning.arms import Arm
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from explicit_learning.data.image_grid import ResizeRules
     from explicit_learning.errors import Fault
     from explicit_learning.inputs.named import Inputs
+    from explicit_learning.inputs.sft_pass import PlannedPass
     from explicit_learning.plan.typed_plan import Data, Generation, HashedFile, Objective
 
 __all__ = ["check_frozen_data", "image_tokens_per_row", "is_as_frozen", "rows_faults", "rows_for"]
@@ -33,16 +36,20 @@ __all__ = ["check_frozen_data", "image_tokens_per_row", "is_as_frozen", "rows_fa
 CONTEXT = Context(gate="data", fix="restore the data that was frozen, or freeze the draft again")
 
 
-def check_frozen_data(data: Data, *, arm: Arm | None, base: Path, file: str) -> tuple[CheckedDataset, list[Fault]]:
+def check_frozen_data(
+    data: Data, *, arm: Arm | None, base: Path, images: bool, file: str
+) -> tuple[CheckedDataset, list[Fault]]:
     """Read the data that a plan names, and return it with everything that is wrong with it.
 
     Args:
         data: The plan's group.
         arm: The plan's arm; ``None`` if that is not in order itself: the training file is not compared then.
         base: Folder that the plan's paths start at.
+        images: Whether to look at the bytes of the images, too.
         file: The plan, for faults about its own fields.
     """
-    checked = check_dataset(base / data.dataset_manifest.path, asset_root=base / data.asset_root, gate=CONTEXT.gate)
+    manifest, root = base / data.dataset_manifest.path, base / data.asset_root
+    checked = check_dataset(manifest, asset_root=root, images=images, gate=CONTEXT.gate)
     faults = list(checked.faults)
     if checked.manifest is not None:
         faults += _identity_faults(data, checked, base, CONTEXT.at(file))
@@ -51,7 +58,7 @@ def check_frozen_data(data: Data, *, arm: Arm | None, base: Path, file: str) -> 
 
 
 def is_as_frozen(data: Data, *, base: Path) -> bool:
-    """Return whether every byte of the data set is the one that was frozen, by hashes alone.
+    """Return whether every byte of the rows is the one that was frozen, by hashes alone.
 
     What was frozen was checked then, row by row. For a plan that is refused anyway, this answers in a fraction of the
     time. Everything else (a missing file, say) is ``False`` and left to `check_frozen_data`, which explains it.
@@ -61,7 +68,6 @@ def is_as_frozen(data: Data, *, base: Path) -> bool:
         if manifest.sha256 != data.dataset_manifest.sha256:
             return False
         listed = {manifest.path.parent / entry.path: entry.sha256 for entry in manifest.files}
-        listed |= {base / data.asset_root / image.path: image.sha256 for image in manifest.images}
         kinds = {(manifest.path.parent / entry.path).resolve(): entry.kind for entry in manifest.files}
         if kinds.get((base / data.evaluation_manifest.path).resolve()) != "evaluation":
             return False
@@ -130,15 +136,19 @@ def rows_faults(
     arm: Arm | None,
     generation: Generation | None,
     objective: Objective | None,
+    planned: PlannedPass | None = None,
     file: str,
-) -> list[Fault]:
-    """Return which rows do not fit the plan: prompts or answers that are too long, evidence that is missing.
+) -> tuple[list[Fault], list[str]]:
+    """Return which rows do not fit the plan, and what about rows and model is odd but permitted.
+
+    Rows do not fit whose prompts or answers are too long, or hold control tokens, or whose evidence is missing.
 
     Args:
         inputs: The data set, the model and the prompt. Whatever is ``None`` here or below leaves out what needs it.
         arm: The plan's arm.
         generation: The plan's limits.
         objective: The plan's objective; ``None`` for SFT arms, too.
+        planned: The pass of a frozen SFT plan, to be counted again.
         file: The plan or draft, for faults about its own fields.
 
     Raises:
@@ -147,17 +157,34 @@ def rows_faults(
     faults: list[Fault] = []
     checked = inputs.data
     if checked is None:
-        return faults
+        return faults, []
+    warnings = [*checked.warnings]
     if arm and generation and inputs.model and inputs.prompt:
+        tokens = Tokens.of_model(inputs.model.folder, inputs.prompt.text)
+        warnings += _turn_end_warnings(tokens, inputs.model.terminal.ids)
         faults += check_envelope(
             asked_rows(checked, arm),
-            Tokens.of_model(inputs.model.folder, inputs.prompt.text),
+            tokens,
             max_prompt_tokens=generation.max_prompt_tokens,
             max_images_per_prompt=generation.max_images_per_prompt,
             max_completion_tokens=generation.max_completion_tokens,
             file=file,
+            system_file=str(inputs.prompt.file),
         )
-    return faults + evidence_faults(checked, objective=to_json(objective))
+        if planned is not None and not faults:
+            faults += pass_faults(checked.sft, arm, planned, tokens, file=file)
+    return faults + evidence_faults(checked, objective=to_json(objective)), warnings
+
+
+def _turn_end_warnings(tokens: Tokens, terminal: Sequence[int]) -> Iterator[str]:
+    """Yield a warning if a completion does not end where the model's template ends an answer."""
+    end = turn_end(tokens.text)
+    if end is not None and end[1] not in terminal:
+        yield (
+            f"/generation/terminal_token_ids: {list(terminal)}: the chat template ends an answer with {end[0]} "
+            f"({end[1]}), which does not end a completion here: add it to eos_token_id in the model's "
+            "generation_config.json"
+        )
 
 
 def image_tokens_per_row(checked: CheckedDataset, rules: ResizeRules) -> int:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from explicit_learning.errors import Context, Refusal
 from explicit_learning.inputs.data import check_frozen_data, is_as_frozen, rows_faults
 from explicit_learning.inputs.named import Inputs, Named, read_inputs
+from explicit_learning.inputs.sft_pass import PlannedPass
+from explicit_learning.plan.geometry import Geometry
 from explicit_learning.plan.reading import FROZEN, read_plan
 from explicit_learning.plan.typed_plan import (
     Data,
@@ -33,14 +35,16 @@ CONTEXT = Context(gate="plan")
 def read_frozen_inputs(document: PlanDocument) -> Inputs:
     """Read what a plan names and compare it with what was frozen, as far as the plan itself is in order.
 
-    The data of a plan that is refused anyway is read only if its bytes are not the frozen ones.
+    The bytes of models and images wait until the plan is in order: a mistake in it is answered at once. Rows are read
+    then only if they are not the frozen ones. `Inputs.not_checked` names what was left out.
     """
+    whole = not document.faults
     base, file = document.path.resolve().parent, str(document.path)
     model, prompt = document.group("model", Model), document.group("prompt", Prompt)
     adapter = document.group("initial_adapter", InitialAdapter)
     generation = document.group("generation", Generation)
     inputs = read_inputs(
-        model=None if model is None else Named(path=base / model.path, sha256=model.snapshot_sha256),
+        model=None if model is None else Named(path=base / model.path, sha256=model.snapshot_sha256 if whole else None),
         adapter=None if adapter is None else Named(path=base / adapter.path, sha256=adapter.sha256),
         prompt=None if prompt is None else Named(path=base / prompt.path, sha256=prompt.sha256),
         lora=document.group("lora", Lora),
@@ -59,21 +63,43 @@ def read_frozen_inputs(document: PlanDocument) -> Inputs:
             )
         )
     data = document.group("data", Data)
-    if data is not None and not (document.faults and is_as_frozen(data, base=base)):
-        checked, found = check_frozen_data(data, arm=document.arm, base=base, file=file)
+    if data is not None and (whole or not is_as_frozen(data, base=base)):
+        checked, found = check_frozen_data(data, arm=document.arm, base=base, images=whole, file=file)
         inputs, faults = replace(inputs, data=checked), faults + found
         try:
-            faults += rows_faults(
+            unfit, warnings = rows_faults(
                 inputs,
                 arm=document.arm,
                 # Rows are measured against the plan's limits only if they are the rows that were frozen.
                 generation=None if found else generation,
                 objective=document.group("objective", Objective),
+                planned=None if found else _planned_pass(document),
                 file=file,
             )
+            faults += unfit
+            inputs = replace(inputs, warnings=tuple(warnings))
         except Refusal as refusal:
             faults += refusal.faults
-    return replace(inputs, faults=tuple(faults))
+    left_out = []
+    if model and not whole:
+        left_out.append(f"the bytes of the model, {base / model.path}")
+    if data and not whole:
+        left_out.append(f"the images, {base / data.asset_root}")
+    return replace(inputs, faults=tuple(faults), not_checked=tuple(left_out))
+
+
+def _planned_pass(document: PlanDocument) -> PlannedPass | None:
+    """Return the pass of an SFT plan that is in order."""
+    plan = document.plan
+    if plan is None or plan.samples:
+        return None
+    return PlannedPass(
+        data_seed=plan.data_seed,
+        rows_per_step=Geometry.of(plan).rows_per_cycle,
+        max_loss_tokens=plan.budget.max_sft_loss_tokens,
+        steps=plan.optimisation.max_steps,
+        loss_tokens=plan.budget.planned_sft_loss_tokens,
+    )
 
 
 def resolved_paths(document: PlanDocument) -> ResolvedPaths:

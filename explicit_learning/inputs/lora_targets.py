@@ -3,17 +3,21 @@
 ``all-linear`` has another meaning in every library that reads it: PEFT's answer depends on the model's head, and its
 shortened list of suffixes on what other modules exist. The plan's ``lora`` block is therefore resolved here to the full
 names of linear modules, and that list is what checking, training and saving all use.
+
+A name in the block stands for every linear module whose full name contains it as whole components: ``q_proj`` for
+``model.language_model.layers.3.self_attn.q_proj``, and ``visual`` or ``model.visual`` for the whole vision tower.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explicit_learning.errors import Context, found_text
+from explicit_learning.errors import Context, Refusal, found_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from explicit_learning.errors import Fault
     from explicit_learning.plan.typed_plan import Lora
 
 __all__ = ["resolve_targets", "shortest_suffixes"]
@@ -30,22 +34,18 @@ def resolve_targets(linear: Iterable[str], lora: Lora, *, file: str | None = Non
         file: The plan or draft, for faults.
 
     Raises:
-        Refusal: If a name in ``target_modules`` matches no linear module, or nothing is left to train.
+        Refusal: If a name in ``target_modules`` or ``exclude_modules`` matches no linear module, or nothing is left to
+            train.
     """
     names = list(linear)
     wanted = names
+    faults = _unmatched("exclude_modules", lora.exclude_modules, names, file, fix="correct the names, or remove them")
     if lora.target_modules != "all-linear":
         patterns = (lora.target_modules,) if isinstance(lora.target_modules, str) else lora.target_modules
-        unknown = [pattern for pattern in patterns if not any(_matches(name, pattern) for name in names)]
-        if unknown:
-            raise CONTEXT.refusal(
-                file=file,
-                pointer="/lora/target_modules",
-                found=found_text(unknown),
-                expected=f"names of linear modules, such as {', '.join(shortest_suffixes(names, ())[:8])}",
-                fix="correct the names, or use all-linear",
-            )
+        faults += _unmatched("target_modules", patterns, names, file, fix="correct the names, or use all-linear")
         wanted = [name for name in names if any(_matches(name, pattern) for pattern in patterns)]
+    if faults:
+        raise Refusal(faults)
     chosen = sorted(name for name in wanted if not any(_matches(name, pattern) for pattern in lora.exclude_modules))
     if not chosen:
         raise CONTEXT.refusal(
@@ -58,9 +58,27 @@ def resolve_targets(linear: Iterable[str], lora: Lora, *, file: str | None = Non
     return tuple(chosen)
 
 
+def _unmatched(field: str, patterns: Iterable[str], names: list[str], file: str | None, *, fix: str) -> list[Fault]:
+    """Return a fault if patterns of a field match no linear module."""
+    unknown = [pattern for pattern in patterns if not any(_matches(name, pattern) for name in names)]
+    if not unknown:
+        return []
+    parts = sorted({".".join(name.split(".")[:2]) for name in names if name.count(".") > 1})  # such as model.visual
+    known = [*shortest_suffixes(names, ())[:8], *parts[:4]]
+    return [
+        CONTEXT.fault(
+            file=file,
+            pointer=f"/lora/{field}",
+            found=f"{found_text(unknown)}, which matches no linear module of the model",
+            expected=f"names of linear modules or of parts that hold some, such as {', '.join(known)}",
+            fix=fix,
+        )
+    ]
+
+
 def _matches(name: str, pattern: str) -> bool:
-    """Whether a pattern (one or more whole trailing components) matches a module's full name."""
-    return name == pattern or name.endswith(f".{pattern}")
+    """Whether a pattern, of whole components, is part of a module's full name: it names a module or a subtree."""
+    return f".{pattern}." in f".{name}."
 
 
 def shortest_suffixes(targets: Iterable[str], others: Iterable[str]) -> list[str]:

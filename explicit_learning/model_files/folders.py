@@ -6,15 +6,16 @@ truncated file is named.
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from explicit_learning.errors import Context, Refusal, found_text
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.git_lfs import LFS_FIX, LFS_POINTER, is_lfs_pointer
-from explicit_learning.files.hashing import hash_files
+from explicit_learning.files.hashing import hash_files, snapshot_files
 from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.strict_json import load_json
-from explicit_learning.model_files.headers import safetensors_header
+from explicit_learning.model_files.headers import INDEX, safetensors_header
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,14 +49,32 @@ def model_structure(folder: Path) -> list[Fault]:
         shards = _shards(folder)
     except Refusal as refusal:
         return [*faults, *refusal.faults]
+    covered = set(snapshot_files(folder))
     for name in sorted(shards):
-        faults += _weight_faults(folder / name, MODEL, "the model's weights")
+        weights = _weight_faults(folder / name, MODEL, "the model's weights")
+        faults += weights or _uncovered_faults(folder, name, covered)
     return faults
+
+
+def _uncovered_faults(folder: Path, name: str, covered: set[Path]) -> list[Fault]:
+    """Return a fault if the model's identity does not cover a file of weights, which a loader would open."""
+    plain = ".." not in PurePosixPath(name).parts and not PurePosixPath(name).is_absolute()
+    if plain and folder / name in covered:
+        return []
+    return [
+        MODEL.fault(
+            file=folder / INDEX,
+            pointer="/weight_map",
+            found=f"{found_text(name)}: a file outside the folder, in a hidden or in a linked folder",
+            expected="weights that the model's hash covers: below its folder, and not hidden",
+            fix="move the file beside the index, and name it there",
+        )
+    ]
 
 
 def _shards(folder: Path) -> set[str]:
     """Return the names of the files that hold a model's weights: those that its index lists, or all without one."""
-    index = folder / "model.safetensors.index.json"
+    index = folder / INDEX
     if not index.is_file():
         return {path.name for path in folder.glob("*.safetensors")} or {"model.safetensors"}
     value = load_json(index, gate=MODEL.gate, fix=MODEL.fix)

@@ -7,6 +7,7 @@ other without a gap and end with the file.
 
 from __future__ import annotations
 
+import json
 import math
 import struct
 from typing import TYPE_CHECKING, Any, TypedDict, TypeGuard
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 __all__ = [
+    "INDEX",
     "ITEM_BYTES",
     "MATRIX_DIMENSIONS",
     "TensorEntry",
@@ -26,12 +28,14 @@ __all__ = [
     "processor_bytes",
     "read_header",
     "safetensors_header",
+    "weight_files",
 ]
 
 CONTEXT = Context(
     gate="model", fix="fetch the file again, or restore it from a copy: it is damaged or is not a safetensors file"
 )
 MATRIX_DIMENSIONS = 2
+INDEX = "model.safetensors.index.json"
 LENGTH_BYTES = 8
 HEADER_LIMIT = 100_000_000  # the format's own
 # Bytes of an element, by the dtype's name in safetensors.
@@ -134,6 +138,19 @@ def _are_counts(value: Any) -> TypeGuard[list[int]]:  # noqa: ANN401 - any JSON 
     return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """Return the files that hold a model's weights: those that the index lists, or all where there is no index.
+
+    Raises:
+        OSError: If the index cannot be read.
+        ValueError, KeyError, TypeError, AttributeError: If it is not an index.
+    """
+    index = folder / INDEX
+    if not index.is_file():
+        return sorted(folder.glob("*.safetensors"))
+    return [folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+
+
 def lora_parameter_bound(folder: Path, rank: int) -> int:
     """Return an upper bound of a LoRA adapter's parameters on a model folder.
 
@@ -144,7 +161,7 @@ def lora_parameter_bound(folder: Path, rank: int) -> int:
         Refusal: If a weight file is not a whole safetensors file.
         OSError: If it cannot be read.
     """
-    shapes = [entry["shape"] for path in folder.glob("*.safetensors") for entry in safetensors_header(path).values()]
+    shapes = [entry["shape"] for path in weight_files(folder) for entry in safetensors_header(path).values()]
     return rank * sum(sum(shape) for shape in shapes if len(shape) == MATRIX_DIMENSIONS)
 
 

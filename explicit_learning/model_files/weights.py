@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.errors import Context, found_text
-from explicit_learning.model_files.headers import MATRIX_DIMENSIONS, safetensors_header
+from explicit_learning.model_files.headers import MATRIX_DIMENSIONS, safetensors_header, weight_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +49,7 @@ def quantisation_faults(folder: Path) -> list[Fault]:
 
 def _type_faults(folder: Path) -> Iterator[Fault]:
     """Yield a fault for each file that holds tensors of other types than plain weights have."""
-    for path in _weight_files(folder):
+    for path in weight_files(folder):
         types = {name: entry["dtype"] for name, entry in safetensors_header(path).items()}
         other = sorted(name for name, kind in types.items() if kind not in PLAIN_TYPES | INDEX_TYPES)
         if other:
@@ -69,7 +69,7 @@ def linear_modules(folder: Path) -> dict[str, tuple[int, int]] | None:
     """
     if _config(folder).get("model_type") != ARCHITECTURE:
         return None
-    headers = map(safetensors_header, _weight_files(folder))
+    headers = map(safetensors_header, weight_files(folder))
     matrices = {
         name.removesuffix(".weight"): (entry["shape"][0], entry["shape"][1])
         for header in headers
@@ -79,14 +79,6 @@ def linear_modules(folder: Path) -> dict[str, tuple[int, int]] | None:
     if TOKEN_EMBEDDING in matrices:  # a tied head shares this matrix, and has no entry of its own
         matrices.setdefault(HEAD, matrices[TOKEN_EMBEDDING])
     return {name: shape for name, shape in matrices.items() if name.rpartition(".")[2] not in EMBEDDINGS}
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    """Return the files that hold the model's weights: those that the index lists, or all where there is no index."""
-    index = folder / "model.safetensors.index.json"
-    if not index.is_file():
-        return sorted(folder.glob("*.safetensors"))
-    return [folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
 
 
 def _config(folder: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from explicit_learning.arms import ARMS
+from explicit_learning.data.answers import ANSWER_SCHEMA_REGEX
 from explicit_learning.errors import Context, Fault, found_text
 from explicit_learning.plan.geometry import Geometry
 
@@ -121,6 +122,26 @@ def _slots_of_the_trainer(plan: Document) -> Iterator[Fault]:
         expected = "null: SFT arms use no slots" if sft else "the slot manifest's hash"
         pointer = "/data/slot_manifest_sha256"
         yield CONTEXT.fault(pointer=pointer, found=found_text(slots), expected=expected, fix=REFREEZE)
+
+
+@_rule("/generation/answer_regex")
+def _answer_regex_of_this_program(plan: Document) -> Iterator[Fault]:
+    regex = plan["generation"].get("answer_regex")
+    if regex is not None and regex != ANSWER_SCHEMA_REGEX:
+        yield CONTEXT.fault(
+            pointer="/generation/answer_regex",
+            found=found_text(regex),
+            expected=f"{ANSWER_SCHEMA_REGEX}, by which answers are read and data was checked",
+            fix=REFREEZE,
+        )
+
+
+@_rule("/code_commit")
+def _commit_is_one(plan: Document) -> Iterator[Fault]:
+    commit = plan.get("code_commit")
+    if commit is not None and not commit.strip("0"):
+        expected = "the commit of the code that froze the plan"
+        yield CONTEXT.fault(pointer="/code_commit", found=found_text(commit), expected=expected, fix=REFREEZE)
 
 
 @_rule("/arm", "/lora/dropout")

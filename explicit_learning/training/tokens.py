@@ -10,22 +10,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.arms import ARMS
 from explicit_learning.data.prompt import completion_messages, load_system_prompt, prompt_messages
 from explicit_learning.data.reading import read_sft_rows
-from explicit_learning.data.slots import training_order
-from explicit_learning.freeze.freezing import SftPass
+from explicit_learning.inputs.sft_pass import sft_order, sft_prefix
 from explicit_learning.plan.geometry import Geometry
 from explicit_learning.training.arguments import TEMPLATE_OPTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from transformers import ProcessorMixin
 
     from explicit_learning.data.rows import SftRow
+    from explicit_learning.inputs.sft_pass import SftPass
 
-__all__ = ["count_sft_pass", "count_sft_steps", "loss_token_counts", "sft_example", "sft_order", "sft_prefix"]
+__all__ = ["count_sft_pass", "count_sft_steps", "loss_token_counts", "sft_example"]
 
 BATCH = 1024
 
@@ -37,12 +36,6 @@ def sft_example(row: SftRow, system: str) -> dict[str, Any]:
         "completion": completion_messages(row.assistant_response),
         "chat_template_kwargs": dict(TEMPLATE_OPTIONS),
     }
-
-
-def sft_order(rows: Iterable[SftRow], *, arm: str, data_seed: int) -> list[SftRow]:
-    """Return an arm's rows in training order: a keyed permutation, whatever the order in the file."""
-    by_id = {row.record_id: row for row in rows if row.record_kind == ARMS[arm].sft_rows}
-    return [by_id[record_id] for record_id in training_order(by_id, data_seed=data_seed, visit=0)]
 
 
 def loss_token_counts(processor: ProcessorMixin, rows: Sequence[SftRow], system: str) -> list[int]:
@@ -60,23 +53,6 @@ def loss_token_counts(processor: ProcessorMixin, rows: Sequence[SftRow], system:
         encoded = processor.tokenizer(texts, add_special_tokens=False)
         counts += [len(ids) for ids in encoded["input_ids"]]
     return counts
-
-
-def sft_prefix(counts: Sequence[int], *, rows_per_step: int, max_loss_tokens: int | None) -> SftPass:
-    """Return the longest pass of whole steps within a cap.
-
-    Args:
-        counts: Loss tokens of each row, in training order.
-        rows_per_step: Rows of one optimizer step over all ranks.
-        max_loss_tokens: The cap, or ``None`` for all rows.
-    """
-    steps = tokens = 0
-    for start in range(0, len(counts) - rows_per_step + 1, rows_per_step):
-        more = sum(counts[start : start + rows_per_step])
-        if max_loss_tokens is not None and tokens + more > max_loss_tokens:
-            break
-        steps, tokens = steps + 1, tokens + more
-    return SftPass(steps=steps, records=steps * rows_per_step, loss_tokens=tokens)
 
 
 def count_sft_pass(model: Path, prompt: str, dataset: Path, plan: dict[str, Any]) -> SftPass:

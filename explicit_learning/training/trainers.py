@@ -14,6 +14,7 @@ from explicit_learning.data.prompt import load_system_prompt
 from explicit_learning.data.reading import read_sft_rows, read_slot_rows
 from explicit_learning.data.slots import slot_manifest_sha256
 from explicit_learning.errors import Context
+from explicit_learning.inputs.sft_pass import sft_order, sft_prefix
 from explicit_learning.plan.geometry import Geometry
 from explicit_learning.training.arguments import grpo_arguments, sft_arguments
 from explicit_learning.training.constraint import compile_constraint
@@ -22,7 +23,7 @@ from explicit_learning.training.rollouts import RolloutRows
 from explicit_learning.training.schedule import Schedule
 from explicit_learning.training.sft import OnePassSFTTrainer, SftRows
 from explicit_learning.training.step_loop import LoopState, StepCallback
-from explicit_learning.training.tokens import loss_token_counts, sft_order, sft_prefix
+from explicit_learning.training.tokens import loss_token_counts
 
 if TYPE_CHECKING:
     from explicit_learning.launch.rank import RankContext

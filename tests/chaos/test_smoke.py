@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
 
-    from explicit_learning.freeze.freezing import SftPass
+    from explicit_learning.inputs.sft_pass import SftPass
     from tests.support.chaos.worlds import ChaosWorld
 
 pytestmark = pytest.mark.chaos

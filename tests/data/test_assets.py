@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 import time
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from PIL import Image
 
 from explicit_learning.data.asset_paths import AssetFolder
 from explicit_learning.data.dataset import check_dataset
+from explicit_learning.data.images import CACHE_VARIABLE, decode_guarded
 from explicit_learning.errors import Context, Refusal
 from tests.support.dataset_builder import Builder, asset_entry, brief
 
@@ -152,6 +154,106 @@ def test_a_decompression_bomb(good: Builder, size: tuple[int, int]) -> None:
     assert "pixels" in fault.found
     assert fault.expected == "at most 64,000,000 pixels"
     assert "scale the image down" in fault.fix
+
+
+NOISE = Image.effect_noise((64, 48), 90).convert("RGB")
+
+
+def written(image: Image.Image, format_name: str, **options: Any) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, format_name, **options)
+    return stream.getvalue()
+
+
+def cut_behind_its_thumbnail() -> bytes:
+    """A JPEG cut in its middle, whose thumbnail's end mark makes it look whole."""
+    thumbnail = written(NOISE.resize((16, 12)), "JPEG")
+    comment = b"\xff\xfe" + struct.pack(">H", len(thumbnail) + 2) + thumbnail
+    whole = written(NOISE, "JPEG")
+    return (whole[:2] + comment + whole[2:])[: len(comment) + len(whole) // 2]
+
+
+def damaged_chunk() -> bytes:
+    data = bytearray(written(NOISE, "PNG"))
+    data[2000:2004] = bytes(255 - byte for byte in data[2000:2004])
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(written(NOISE, "BMP")[:3000], id="cut-bmp"),
+        pytest.param(written(NOISE, "MPO", save_all=True, append_images=[NOISE])[:1500], id="cut-mpo"),
+        pytest.param(cut_behind_its_thumbnail(), id="cut-jpeg-with-thumbnail"),
+        pytest.param(damaged_chunk(), id="png-with-a-damaged-chunk"),
+        pytest.param(png_header(64, 48) + png_chunk(b"IDAT", b"x") + png_chunk(b"IEND", b""), id="png-without-pixels"),
+    ],
+)
+def test_damage_behind_a_whole_header(good: Builder, data: bytes) -> None:
+    (good.folder / "images/train-0-full.png").write_bytes(data)
+    path = replace_image(good, (64, 48))
+    for _ in range(2):  # damage is never remembered as whole
+        (fault,) = check_dataset(path).faults
+        assert brief([fault]) == [(MANIFEST, "/images/0")]
+        assert fault.found.startswith('"images/train-0-full.png": ')
+        assert "damaged" in fault.found or "ends before" in fault.found
+
+
+@pytest.mark.parametrize(("format_name", "count"), [("PNG", 2), ("WEBP", 3)])
+def test_an_animation_is_refused(good: Builder, format_name: str, count: int) -> None:
+    frames = [Image.new("RGB", (8, 6), (index * 9, 0, 0)) for index in range(count)]
+    data = written(frames[0], format_name, save_all=True, append_images=frames[1:])
+    (good.folder / "images/train-0-full.png").write_bytes(data)
+    (fault,) = check_dataset(replace_image(good, (8, 6))).faults
+    assert f"an animation of {count} pictures" in fault.found
+
+
+def test_a_cameras_photo_with_a_preview_is_good(good: Builder) -> None:
+    data = written(NOISE, "MPO", save_all=True, append_images=[NOISE.resize((16, 12))])
+    (good.folder / "images/train-0-full.png").write_bytes(data)
+    assert check_dataset(replace_image(good, (64, 48))).faults == ()
+
+
+@pytest.mark.parametrize("kind", [b"iCCP", b"zTXt"])
+def test_large_metadata_is_named_as_such(good: Builder, kind: bytes) -> None:
+    data = written(NOISE, "PNG")
+    block = png_chunk(kind, b"scanner\0\0" + zlib.compress(bytes(3 << 20)))
+    (good.folder / "images/train-0-full.png").write_bytes(data[:33] + block + data[33:])
+    (fault,) = check_dataset(replace_image(good, (64, 48))).faults
+    assert "a larger colour profile or text" in fault.found
+    assert "pixels" not in fault.found
+    assert "-strip" in fault.fix
+
+
+def test_what_was_decoded_once_is_remembered_outside_the_data(
+    good: Builder, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv(CACHE_VARIABLE, str(cache))
+    decoded: list[Path] = []
+
+    def counted(path: Path) -> Any:
+        decoded.append(path)
+        return decode_guarded(path)
+
+    monkeypatch.setattr("explicit_learning.data.decoded.decode_guarded", counted)
+    path = good.write()
+    before = sorted(good.folder.rglob("*"))
+    assert check_dataset(path).faults == ()
+    images = len(good.images)
+    assert len(decoded) == images
+    assert check_dataset(path).faults == ()
+    assert len(decoded) == images
+    (memory,) = cache.iterdir()
+    lines = memory.read_text().splitlines(keepends=True)
+    # A line that is torn, and one that was changed by hand: both images are decoded again.
+    memory.write_text("".join([lines[2].replace(" 0 ", " 1 "), *lines[3:], lines[1][:150]]))
+    assert check_dataset(path).faults == ()
+    assert len(decoded) == images + 2
+    assert sorted(good.folder.rglob("*")) == before
+    monkeypatch.setenv(CACHE_VARIABLE, str(good.folder / "cache"))
+    assert check_dataset(path).faults == ()
+    assert sorted(good.folder.rglob("*")) == before
 
 
 @pytest.mark.parametrize("suffix", ["PNG", "JPEG", "WEBP"])

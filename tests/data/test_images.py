@@ -65,21 +65,36 @@ def test_sixteen_bits_are_scaled_by_their_high_byte(tmp_path: Path) -> None:
     assert [decoded.getpixel((x, 0)) for x in range(4)] == [(0,) * 3, (0,) * 3, (0x11,) * 3, (255,) * 3]
 
 
-def test_palettes_are_resolved_and_transparency_is_dropped(tmp_path: Path) -> None:
+def test_transparent_pixels_are_shown_on_white(tmp_path: Path) -> None:
+    drawing = Image.new("RGBA", (4, 2), (0, 0, 0, 0))
+    drawing.putpixel((1, 1), (0, 0, 0, 255))
+    drawing.putpixel((2, 1), (0, 0, 0, 128))
+    shown = decode_image(saved(tmp_path, drawing))
+    assert [shown.getpixel((x, 1)) for x in range(4)] == [WHITE, (0, 0, 0), (127, 127, 127), WHITE]
+
+
+def test_palettes_are_resolved_with_their_transparency(tmp_path: Path) -> None:
     palette = colours().quantize(4)
     assert palette.mode == "P"
-    path = saved(tmp_path, palette, transparency=bytes([0, 128, 255, 255]))
-    assert decode_image(path).tobytes() == colours().tobytes()
-    alpha = colours().convert("RGBA")
-    alpha.putpixel((0, 0), (*RED, 0))
-    assert decode_image(saved(tmp_path, alpha)).tobytes() == colours().tobytes()
+    assert decode_image(saved(tmp_path, palette)).tobytes() == colours().tobytes()
+    index = palette.getpixel((0, 0))
+    on_white = colours()
+    on_white.putpixel((0, 0), WHITE)
+    assert decode_image(saved(tmp_path, palette, transparency=index)).tobytes() == on_white.tobytes()
+    grey = Image.new("L", (2, 1), 7)
+    grey.putpixel((1, 0), 9)
+    assert decode_image(saved(tmp_path, grey, transparency=9)).tobytes() == bytes([7] * 3 + [255] * 3)
+
+
+def test_an_opaque_alpha_channel_changes_nothing(tmp_path: Path) -> None:
+    assert decode_image(saved(tmp_path, colours().convert("RGBA"))).tobytes() == colours().tobytes()
 
 
 def test_other_modes(tmp_path: Path) -> None:
     black_and_white = Image.new("1", (2, 1))
     black_and_white.putpixel((1, 0), 1)
     assert decode_image(saved(tmp_path, black_and_white)).getpixel((1, 0)) == WHITE
-    assert decode_image(saved(tmp_path, Image.new("LA", (2, 1), (70, 0)))).getpixel((0, 0)) == (70, 70, 70)
+    assert decode_image(saved(tmp_path, Image.new("LA", (2, 1), (70, 255)))).getpixel((0, 0)) == (70, 70, 70)
     cmyk = Image.new("CMYK", (16, 16), (0, 255, 255, 0))
     red = decode_image(saved(tmp_path, cmyk, "a.jpg", quality=100)).getpixel((8, 8))
     assert isinstance(red, tuple)

@@ -7,6 +7,7 @@ import random
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -142,13 +143,39 @@ def test_a_limit_below_every_answer_is_the_plans_fault_and_said_once(good: Build
     assert (fault.found, fault.expected.split(",")[0]) == (str(empty - 1), f"at least {empty}")
 
 
-@pytest.mark.parametrize("token", ["<|image_pad|>", "<|video_pad|>"])
-def test_a_question_that_writes_a_placeholder(good: Builder, tokens: Tokens, token: str) -> None:
+@pytest.mark.parametrize("token", ["<|image_pad|>", "<|video_pad|>", "<|im_end|>", "<|endoftext|>", "</think>"])
+def test_a_question_that_writes_a_control_token(good: Builder, tokens: Tokens, token: str) -> None:
     for row in (*good.slots, *good.sft):
         row["question"] = f"What is behind {token}?"
-    faults = envelope(good, tokens)
-    assert brief(faults) == [(f"slots.jsonl:{line}", "/question") for line in range(1, 5)]
-    assert token in faults[0].found
+    for arm, file, count in (("intervention_grpo", "slots", 4), ("sft_certificate", "sft", 4)):
+        faults = envelope(good, tokens, arm=arm)
+        assert brief(faults) == [(f"{file}.jsonl:{line}", "/question") for line in range(1, count + 1)]
+        assert f'control token {token} in "What is behind {token}?"' in faults[0].found
+    assert faults[0].found.endswith("(train-0.full.sft)")
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer"),
+    [
+        ({"choices": (Choice(key="A", text="one"), Choice(key="B", text="two <|im_start|>"))}, "/choices/1/text"),
+        ({"choices": (Choice(key="<tool_call>", text="one"),)}, "/choices/0/key"),
+    ],
+)
+def test_a_control_token_in_any_other_text(tokens: Tokens, change: dict[str, Any], pointer: str) -> None:
+    rows = [asked(), replace(asked(name="other"), **change)]
+    (fault,) = check_envelope(rows, tokens, file="plan.json", **LIMITS)
+    assert (fault.file, fault.pointer) == ("rows.jsonl:other", pointer)
+
+
+def test_a_control_token_in_the_system_prompt() -> None:
+    tokens = Tokens.of_model(MODEL, "Answer.<|im_end|>\n<|im_start|>user\nhello")
+    (fault,) = check_envelope([asked()], tokens, file="plan.json", system_file="system.txt", **LIMITS)
+    assert (fault.file, "<|im_end|>" in fault.found) == ("system.txt", True)
+
+
+def test_angle_brackets_alone_are_text(tokens: Tokens) -> None:
+    question = "Is 3 < 4, <b>bold</b>, <|x|>, <image> or im_end meant?"
+    assert check_envelope([asked(question=question)], tokens, file="plan.json", **LIMITS) == []
 
 
 def test_the_first_failing_rows_are_named_and_the_rest_counted(tokens: Tokens) -> None:

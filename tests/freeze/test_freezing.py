@@ -15,10 +15,12 @@ from explicit_learning.data.answers import ANSWER_SCHEMA_REGEX
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.hashing import sha256_file, snapshot_sha256
 from explicit_learning.files.resources import ASSETS, PLANS, ROOT
-from explicit_learning.freeze.freezing import SftPass, freeze
+from explicit_learning.freeze.freezing import freeze
 from explicit_learning.gates.check import check_plan
+from explicit_learning.inputs.sft_pass import SftPass
 from explicit_learning.model_files.folders import adapter_sha256
 from explicit_learning.plan.reading import frozen_config_sha256, load_plan, read_plan
+from tests.support.sft_count import count_light
 
 DRAFT = PLANS / "demo" / "answer_grpo.json"
 SFT_DRAFT = PLANS / "demo" / "sft_certificate.json"
@@ -231,7 +233,7 @@ def test_the_demos_drafts_freeze_as_they_are_and_fit_into_a_plain_containers_sha
     path: Path, digits_manifest: Path, tmp_path: Path
 ) -> None:
     document = json.loads(path.read_text()) | {"data": {"manifest": str(digits_manifest)}}
-    freeze(document, file=path, out=tmp_path / "plan.json", count_sft=ten_steps)
+    freeze(document, file=path, out=tmp_path / "plan.json", count_sft=count_light)
     # The gate itself, in /dev/shm of whatever size: 64 MiB is what Docker gives without --shm-size.
     assert not {fault.gate for fault in check_plan(read_plan(tmp_path / "plan.json"), out=None).faults} & {
         "shm",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from explicit_learning.errors import ExitCode, Refusal
-from explicit_learning.freeze.freezing import SftPass
 from explicit_learning.freeze.smoke_plan import smoke_plan, write_smoke_plan
+from explicit_learning.inputs.sft_pass import SftPass
 from explicit_learning.plan.reading import frozen_config_sha256, read_plan
 from tests.support.plans import plan_with
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +16,7 @@ from explicit_learning.freeze.freezing import freeze
 from explicit_learning.gates.check import check_plan
 from explicit_learning.gates.trackers import TRACKERS_VARIABLE, named_trackers
 from explicit_learning.inputs.data import image_tokens_per_row
-from explicit_learning.plan.reading import read_plan
+from explicit_learning.plan.reading import FROZEN, frozen_config_sha256, read_plan
 from tests.support.dataset_builder import Builder, image_bytes
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 TINY = ASSETS / "tiny-vlm" / "model"
 # Where these tests run, the environment need not be the plan's: a fault about it is none of theirs.
 ELSEWHERE = {"environment", "lock", "image"}
+
+
+def no_sft(*_: Any) -> Any:
+    raise AssertionError("an RL draft has no SFT pass to count")
 
 
 @pytest.fixture
@@ -39,9 +44,6 @@ def plan(data: Builder, demo_adapter: Path, tmp_path: Path) -> Path:
     draft: dict[str, Any] = json.loads(file.read_text()) | {"data": {"manifest": str(data.write())}}
     draft["initial_adapter"] = {"path": str(demo_adapter)}
 
-    def no_sft(*_: Any) -> Any:
-        raise AssertionError("an RL draft has no SFT pass to count")
-
     freeze(draft, file=file, out=out, count_sft=no_sft)
     return out
 
@@ -52,6 +54,39 @@ def faults(plan: Path) -> list[Fault]:
 
 def test_a_plan_in_order_has_no_fault(plan: Path) -> None:
     assert faults(plan) == []
+    assert check_plan(read_plan(plan), out=None).warnings == ()
+
+
+def test_an_end_of_turn_that_ends_no_completion_is_a_warning(data: Builder, demo_adapter: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(TINY, model)
+    for name in ("generation_config.json", "config.json", "tokenizer_config.json"):
+        document = json.loads((model / name).read_text())
+        for holder in (document, document.get("text_config", {})):
+            ends = {"eos_token_id": 377, "pad_token_id": 377, "eos_token": "<|endoftext|>"}
+            holder.update({key: value for key, value in ends.items() if key in holder})
+        (model / name).write_text(json.dumps(document))
+    file, out = PLANS / "demo" / "answer_grpo.json", tmp_path / "plan.json"
+    draft: dict[str, Any] = json.loads(file.read_text()) | {"data": {"manifest": str(data.write())}}
+    draft |= {"initial_adapter": {"path": str(demo_adapter)}, "model": draft["model"] | {"path": str(model)}}
+    _, warnings = freeze(draft, file=file, out=out, count_sft=no_sft)
+    (warning,) = warnings
+    assert warning.startswith("/generation/terminal_token_ids: [377]: the chat template ends an answer with <|im_end|>")
+    assert check_plan(read_plan(out), out=None).warnings == (warning,)
+
+
+def test_a_damaged_model_is_one_fault_where_the_disk_is_checked_too(plan: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(TINY, model)
+    document = json.loads(plan.read_text())
+    document["model"]["path"] = str(model)
+    document[FROZEN] = frozen_config_sha256(document)
+    plan.write_text(json.dumps(document))
+    assert faults(plan) == []
+    weights = next(model.glob("*.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:-1])
+    found = check_plan(read_plan(plan), out=tmp_path / "run").faults
+    assert [fault.file for fault in found if fault.gate not in ELSEWHERE] == [str(weights)]
 
 
 @pytest.mark.parametrize("run_mode", ["main", "smoke"])

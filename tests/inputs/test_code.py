@@ -110,8 +110,11 @@ def test_the_image_knows_without_git(tmp_path: Path) -> None:
     assert code_identity(tmp_path, image) == CodeIdentity(commit=COMMIT, dirty=False, known_by="image")
 
 
+ZEROS = {"code_commit": "0" * 40, "code_dirty": False}
+
+
 @pytest.mark.parametrize(
-    "value", [[], {}, {"code_commit": "main", "code_dirty": False}, {"code_commit": COMMIT, "code_dirty": "no"}]
+    "value", [[], {}, {"code_commit": "main", "code_dirty": False}, {"code_commit": COMMIT, "code_dirty": "no"}, ZEROS]
 )
 def test_an_image_that_does_not_know_is_refused(tmp_path: Path, value: object) -> None:
     image = tmp_path / "image.json"

@@ -12,10 +12,12 @@ from explicit_learning.errors import Refusal
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.resources import ASSETS, PLANS
-from explicit_learning.freeze.freezing import SftPass, freeze
+from explicit_learning.freeze.freezing import freeze
 from explicit_learning.gates.check import check_plan
+from explicit_learning.inputs.sft_pass import SftPass
 from explicit_learning.plan.reading import FROZEN, frozen_config_sha256, read_plan
 from tests.support.dataset_builder import Builder
+from tests.support.sft_count import count_light
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,16 +28,12 @@ if TYPE_CHECKING:
 INPUTS = {"data", "preflight", "model", "prompt", "plan"}
 
 
-def ten_steps(*_: Any) -> SftPass:
-    return SftPass(steps=10, records=160, loss_tokens=700)
-
-
 def no_step(*_: Any) -> SftPass:
     return SftPass(steps=0, records=0, loss_tokens=0)
 
 
 def frozen(
-    arm: str, manifest: Path, out: Path, adapter: Path | None, count: Any = ten_steps, **generation: int
+    arm: str, manifest: Path, out: Path, adapter: Path | None, count: Any = count_light, **generation: int
 ) -> Path:
     file = PLANS / "demo" / f"{arm}.json"
     draft = json.loads(file.read_text()) | {"data": {"manifest": str(manifest)}}
@@ -81,6 +79,7 @@ def point(plan: Path, field: str, file: Path) -> None:
 
 def test_what_was_frozen_passes(plan: Path) -> None:
     assert faults(plan) == []
+    assert check_plan(read_plan(plan), out=None).not_checked == ()
 
 
 def test_a_changed_dataset_file(plan: Path, good: Builder) -> None:
@@ -106,14 +105,30 @@ def test_a_changed_image(plan: Path, good: Builder) -> None:
     assert places(plan) == {("dataset-manifest.json", "/images/5/path")}
 
 
-def test_data_of_a_plan_that_is_refused_anyway_is_still_compared_byte_by_byte(plan: Path, good: Builder) -> None:
+def test_beside_a_plan_that_is_refused_rows_are_compared_and_no_image_or_model_is_read(
+    plan: Path, good: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     edit(plan, lambda document: document.update(seed=-1))
+    read: list[Path] = []
+
+    def counted(path: Path, *rest: Any) -> str:
+        read.append(path)
+        return sha256_file(path, *rest)
+
+    monkeypatch.setattr("explicit_learning.files.hashing.sha256_file", counted)
     assert places(plan) == {("plan.json", "/seed")}
-    file = good.folder / good.images[5]["path"]
-    data = bytearray(file.read_bytes())
-    data[-20] ^= 1
-    file.write_bytes(data)
-    assert places(plan) == {("plan.json", "/seed"), ("dataset-manifest.json", "/images/5/sha256")}
+    rows = good.folder / "slots.jsonl"
+    rows.write_bytes(rows.read_bytes().replace(b"lower left", b"upper left"))
+    found = places(plan)
+    assert ("plan.json", "/seed") in found
+    assert ("dataset-manifest.json", "/files/0/sha256") in found
+    assert {path.parent.name for path in read} == {"data", "adapter"}, "rows and the initial adapter"
+    checked = check_plan(read_plan(plan), out=None)
+    document = json.loads(plan.read_text())
+    assert checked.not_checked == (
+        f"the bytes of the model, {plan.parent / document['model']['path']}",
+        f"the images, {plan.parent / document['data']['asset_root']}",
+    )
 
 
 def test_a_changed_manifest(plan: Path, good: Builder) -> None:
@@ -194,6 +209,33 @@ def test_an_sft_arm_on_another_arms_rows(digits_manifest: Path, tmp_path: Path) 
     assert fault.expected == "sft_certificate.jsonl with SFT rows of kind sft_certificate, for the arm sft_certificate"
     point(plan, "dataset", digits_manifest.parent / "slots.jsonl")
     assert places(plan) == {("plan.json", "/data/dataset/path")}
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "value", "unit"),
+    [
+        ("budget", "planned_sft_loss_tokens", 1, "loss tokens"),
+        ("budget", "max_sft_loss_tokens", 2000, "loss tokens"),
+        ("optimisation", "max_steps", 11, "steps"),
+    ],
+)
+def test_the_pass_of_an_sft_arm_is_counted_again(  # noqa: PLR0917 - pytest passes by name
+    digits_manifest: Path, tmp_path: Path, group: str, name: str, value: int, unit: str
+) -> None:
+    plan = frozen("sft_certificate", digits_manifest, tmp_path / "plan.json", None)
+    document = json.loads(plan.read_text())
+    right = dict(document[group])
+    document[group][name] = value
+    if name == "max_sft_loss_tokens":
+        document["budget"]["planned_sft_loss_tokens"] = value
+    document[FROZEN] = frozen_config_sha256(document)
+    plan.write_text(json.dumps(document))
+    found = {fault.pointer: fault for fault in faults(plan)}
+    shown = found["/budget/planned_sft_loss_tokens" if group == "budget" else f"/{group}/{name}"]
+    assert shown.found == str(value)
+    assert shown.expected.endswith(f", the {unit} of one pass")
+    if name != "max_sft_loss_tokens":
+        assert shown.expected == f"{right[name]}, the {unit} of one pass"
 
 
 def test_a_file_that_the_manifest_does_not_list(plan: Path, good: Builder, tmp_path: Path) -> None:

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from explicit_learning.inputs.lora_targets import shortest_suffixes
+from explicit_learning.inputs.lora_targets import resolve_targets, shortest_suffixes
+from explicit_learning.plan.typed_plan import Lora
+
+LINEAR = ("lm_head", "model.language_model.layers.1.mlp.up_proj", "model.visual.blocks.0.attn.qkv", "model.visual.proj")
+
+
+@pytest.mark.parametrize("tower", ["visual", "model.visual"])
+def test_a_name_stands_for_everything_below_it(tower: str) -> None:
+    lora = Lora(
+        rank=8,
+        alpha=16,
+        dropout=0,
+        target_modules="all-linear",
+        exclude_modules=("lm_head", tower),
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    assert resolve_targets(LINEAR, lora) == ("model.language_model.layers.1.mlp.up_proj",)
 
 
 def test_suffix_grows_only_where_it_would_reach_another_module() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from explicit_learning.errors import Refusal
 from explicit_learning.files.canonical import sha256_json
+from explicit_learning.files.hashing import snapshot, snapshot_sha256
 from explicit_learning.model_files.folders import adapter_sha256, adapter_structure, model_structure
 from explicit_learning.model_files.headers import lora_parameter_bound, safetensors_header
 from explicit_learning.model_files.tensors import file_tensors
@@ -94,6 +95,40 @@ def test_a_missing_shard_is_named(model: Path) -> None:
     (fault,) = model_structure(model)
     assert fault.file == str(model / "model-2.safetensors")
     assert (fault.found, fault.expected) == ("no such file", "the model's weights")
+
+
+@pytest.mark.parametrize("name", [".store/model-2.safetensors", ".model-2.safetensors", "linked/model-2.safetensors"])
+def test_weights_that_the_models_hash_does_not_cover_are_refused(model: Path, name: str) -> None:
+    before = snapshot_sha256(model)
+    (model.parent / "elsewhere").mkdir()
+    (model / "linked").symlink_to(model.parent / "elsewhere")
+    (model / ".store").mkdir()
+    (model / "model-2.safetensors").rename(model / name)
+    index = {"weight_map": {"w1": "model-1.safetensors", "w2": name}}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    (fault,) = model_structure(model)
+    assert (fault.file, fault.pointer) == (str(model / "model.safetensors.index.json"), "/weight_map")
+    assert fault.found.startswith(f'"{name}": a file outside the folder')
+    assert snapshot_sha256(model) != before
+
+
+@pytest.mark.parametrize("name", ["../{}/model-2.safetensors", "{}/model-2.safetensors"])
+def test_weights_named_through_another_folder_are_refused(model: Path, name: str) -> None:
+    shard = name.format(model.name if name.startswith("..") else model)
+    index = {"weight_map": {"w1": "model-1.safetensors", "w2": shard}}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    (fault,) = model_structure(model)
+    assert fault.pointer == "/weight_map"
+
+
+def test_weights_in_a_folder_of_the_model_are_good_and_hashed(model: Path) -> None:
+    (model / "weights").mkdir()
+    (model / "model-2.safetensors").rename(model / "weights" / "2.safetensors")
+    index = {"weight_map": {"w1": "model-1.safetensors", "w2": "weights/2.safetensors"}}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert model_structure(model) == []
+    assert "weights/2.safetensors" in snapshot(model)
+    assert lora_parameter_bound(model, 1) == 2 * (3 + 5)
 
 
 def test_a_missing_weight_file_without_index_is_named(model: Path) -> None:

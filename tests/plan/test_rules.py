@@ -44,6 +44,20 @@ def pointers(changes: dict[str, Any]) -> list[str]:
     return [fault.pointer or "" for fault in faults]
 
 
+@pytest.mark.parametrize(
+    ("pointer", "value", "expected"),
+    [
+        ("/generation/answer_regex", ".*", "by which answers are read"),
+        ("/generation/answer_regex", "<answer>[^<>]{0,64}</answer>", "by which answers are read"),
+        ("/code_commit", "0" * 40, "the commit of the code that froze the plan"),
+    ],
+)
+def test_what_freezing_wrote_cannot_be_edited(pointer: str, value: str, expected: str) -> None:
+    (fault,) = broken_rules(plan_with({pointer: value}), [], gate="plan", file="p")
+    assert (fault.pointer, fault.found, fault.fix) == (pointer, f'"{value}"', "freeze the draft again")
+    assert expected in fault.expected
+
+
 def test_the_golden_plan_and_its_sft_form_break_none() -> None:
     assert pointers({}) == []
     assert pointers(SFT) == []

@@ -69,7 +69,7 @@ def test_all_linear_is_every_linear_module_but_the_head(plan: Plan) -> None:
     assert all(".lora_" in name for name in trainable)
 
 
-def test_named_modules_and_exclusions_are_whole_trailing_components(plan: Plan) -> None:
+def test_named_modules_and_exclusions_are_whole_components(plan: Plan) -> None:
     named = replace(plan, lora=replace(plan.lora, target_modules=("q_proj", "v_proj"), exclude_modules=()))
     assert {name.rpartition(".")[2] for name in _policy(named).targets} == {"q_proj", "v_proj"}
     less = replace(plan, lora=replace(plan.lora, exclude_modules=("lm_head", "proj", "linear_fc1")))

@@ -19,12 +19,12 @@ from explicit_learning.errors import ExitCode
 from explicit_learning.files.resources import PROMPTS
 from explicit_learning.files.schema import validate
 from explicit_learning.files.typed_json import from_json
+from explicit_learning.inputs.sft_pass import sft_order
 from explicit_learning.model_files.tensors import file_tensors_sha256
 from explicit_learning.plan.typed_plan import Plan
 from explicit_learning.rundir.checkpoint_mark import read_mark, verify_checkpoint
 from explicit_learning.rundir.checkpoints import complete_checkpoints
 from explicit_learning.rundir.rank_report import RankReport
-from explicit_learning.training.tokens import sft_order
 from tests.support.plans import MODEL, write_plan
 from tests.support.training_runs import Ended, launch_ranks, metrics, records, traces
 

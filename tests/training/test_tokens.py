@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from explicit_learning.data.preflight import Tokens
 from explicit_learning.data.reading import read_sft_rows
-from explicit_learning.training.tokens import loss_token_counts, sft_order, sft_prefix
+from explicit_learning.inputs.sft_pass import loss_tokens, sft_order, sft_prefix
+from explicit_learning.training.tokens import loss_token_counts
 from tests.support.plans import MODEL
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ def test_count_equals_the_collator_s_labels_token_for_token(digits: Path, arm: s
     )
     labels = _collated(rows, digits)
     assert loss_token_counts(processor, rows, SYSTEM) == [len(ids) for ids in labels]
+    assert loss_tokens(rows, Tokens.of_model(MODEL, SYSTEM)) == [len(ids) for ids in labels], "as the gates count"
     for row, ids in zip(rows, labels, strict=True):
         assert processor.tokenizer.decode(ids) == f"{row.assistant_response}<|im_end|>\n"
     assert len({len(ids) for ids in labels}) > 1
