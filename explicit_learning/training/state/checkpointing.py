@@ -29,6 +29,7 @@ from explicit_learning.training.policy import ADAPTER
 from explicit_learning.training.state.adapters import (
     adapter_tensors,
     load_adapter_weights,
+    require_loaded,
     write_adapter_folder,
 )
 from explicit_learning.training.state.digests import live_tensors_sha256, state_sha256
@@ -244,13 +245,7 @@ class CheckpointingTrainer(_Base):
         """
         live = live_tensors_sha256(adapter_tensors(model, adapter))
         stored = file_tensors_sha256(folder / ADAPTER_WEIGHTS)
-        if live != stored:
-            raise CONTEXT.refusal(
-                file=folder / ADAPTER_WEIGHTS,
-                found=f"the adapter {adapter!r} has digest {live} after loading",
-                expected=f"digest {stored}, the file's",
-                fix="report this as a defect (CONTRIBUTING.md says where): the installed peft restored something else",
-            )
+        require_loaded(folder / ADAPTER_WEIGHTS, adapter=adapter, live=live, stored=stored)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Restore optimizer and scheduler, or refuse."""
