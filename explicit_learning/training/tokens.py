@@ -76,7 +76,8 @@ def sft_prefix(counts: Sequence[int], *, rows_per_step: int, max_loss_tokens: in
         if max_loss_tokens is not None and tokens + more > max_loss_tokens:
             break
         steps, tokens = steps + 1, tokens + more
-    return SftPass(steps=steps, records=steps * rows_per_step, loss_tokens=tokens)
+    records = steps * rows_per_step
+    return SftPass(steps=steps, records=records, loss_tokens=tokens, left_out=len(counts) - records)
 
 
 def count_sft_pass(model: Path, prompt: str, dataset: Path, plan: dict[str, Any]) -> SftPass:

@@ -36,7 +36,7 @@ INPUTS = {"model", "adapter", "prompt", "plan"}
 
 
 def three_steps(*_: Any) -> SftPass:
-    return SftPass(steps=3, records=24, loss_tokens=200)
+    return SftPass(steps=3, records=24, loss_tokens=200, left_out=0)
 
 
 @pytest.fixture
