@@ -13,10 +13,50 @@ from typing import Literal
 
 from explicit_learning.errors import found_text
 
-__all__ = ["ALIASES", "ARMS", "Arm", "canonical_arm"]
+__all__ = ["ALIASES", "ARMS", "Arm", "Term", "canonical_arm"]
 
 Trainer = Literal["sft", "grpo", "papo", "evi_po"]
 Relation = Literal["FULL", "CONTROL", "MISSING", "SUBSTITUTE"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """A term of an arm's loss, and when it must have acted for a run to be complete.
+
+    A term that must have acted was computed and had a gradient. Terms with a weight of 0 need not.
+
+    Attributes:
+        name: The term's name in records.
+        weights: Fields of the arm's own block of the objective whose product is the term's weight; none means 1.
+        in_every_pass: Whether every backward pass computes it, whatever its rows and its weight.
+        if_called: Whether it may never be computed: whether it is, depends on the rows and on what the policy prefers.
+        from_rewards: Whether it has a gradient only where the rewards of a group differ.
+    """
+
+    name: str
+    weights: tuple[str, ...] = ()
+    in_every_pass: bool = False
+    if_called: bool = False
+    from_rewards: bool = False
+
+
+_POLICY = Term(name="policy", in_every_pass=True, from_rewards=True)
+_TERMS: dict[Trainer, tuple[Term, ...]] = {
+    "sft": (Term(name="cross_entropy", in_every_pass=True),),
+    "grpo": (_POLICY,),
+    "papo": (
+        _POLICY,
+        Term(name="perception", weights=("gamma",), in_every_pass=True),
+        Term(name="masked_entropy", weights=("eta_aug",), in_every_pass=True),
+        Term(name="original_entropy", weights=("eta_ori",), in_every_pass=True),
+    ),
+    "evi_po": (
+        _POLICY,
+        Term(name="direction", weights=("lambda_dir",)),
+        Term(name="control", weights=("lambda_dir", "kappa"), if_called=True),
+        Term(name="evidence", weights=("lambda_ev",)),
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +86,11 @@ class Arm:
     def is_sft(self) -> bool:
         """Whether the arm learns from certificates rather than from rewards."""
         return self.trainer == "sft"
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """The terms of its loss. An arm without a term of its trainer gives it the weight 0."""
+        return _TERMS[self.trainer]
 
 
 FULL: frozenset[Relation] = frozenset({"FULL"})

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explicit_learning.data.dataset import check_dataset, evaluation_file, evidence_faults, training_file
+from explicit_learning.data.dataset import (
+    check_dataset,
+    direction_faults,
+    evaluation_file,
+    evidence_faults,
+    training_file,
+)
 from explicit_learning.data.dataset_manifest import load_dataset_manifest
 from explicit_learning.data.preflight import Tokens, asked_rows, check_envelope
 from explicit_learning.data.slots import slot_manifest_sha256
@@ -157,7 +163,8 @@ def rows_faults(
             max_completion_tokens=generation.max_completion_tokens,
             file=file,
         )
-    return faults + evidence_faults(checked, objective=to_json(objective))
+    terms = to_json(objective)
+    return [*faults, *direction_faults(checked, objective=terms), *evidence_faults(checked, objective=terms)]
 
 
 def image_tokens_per_row(checked: CheckedDataset, rules: ResizeRules) -> int:

@@ -15,15 +15,15 @@ __all__ = ["LossTerm", "RankReport"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossTerm:
-    """What was seen of one term of the loss.
+    """What was measured of one term of the loss, over all ranks.
 
     Attributes:
-        present: Whether it was computed in every step that calls for it.
+        called: Backward passes that computed it.
         finite: Whether every value was finite.
-        gradient: Whether it had a non-zero gradient in at least one step.
+        gradient: Whether what it adds to the loss had a gradient other than 0 in at least one backward pass.
     """
 
-    present: bool
+    called: int
     finite: bool
     gradient: bool
 
@@ -56,7 +56,7 @@ class RankReport:
         device_seconds: Time from this launch's first step to its last.
         unchanged_adapter_steps: Steps (from 1) with a non-zero learning rate that left the adapter unchanged.
         zero_gradient_steps: Steps (from 1) whose gradient norm was exactly 0.
-        loss_terms: Each term of the arm's loss by name (``cross_entropy`` in SFT arms, ``policy`` in GRPO arms).
+        loss_terms: Each term of the arm's loss by name (`explicit_learning.arms.Arm.terms`).
         log_history: The trainer's log; numbers that are not finite are ``None``.
     """
 

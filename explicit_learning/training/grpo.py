@@ -16,6 +16,7 @@ from torch.utils.data import Sampler
 from trl import GRPOTrainer
 from trl.trainer.utils import pad
 
+from explicit_learning.arms import ARMS
 from explicit_learning.errors import Context
 from explicit_learning.launch.outcomes import NonFiniteLossError
 from explicit_learning.rewards import check_columns, score
@@ -85,7 +86,7 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
         kwargs["processing_class"].tokenizer.padding_side = "left"
         super().__init__(reward_funcs=[_answer], train_dataset=rows, **kwargs)
         self._check_terminal_tokens()
-        declare_terms(self.loop.counters, ("policy",))
+        declare_terms(self.loop.counters, ARMS[plan.arm])
 
     def _check_terminal_tokens(self) -> None:
         """Refuse terminal tokens that TRL would take for content: it reads only the tokenizer's EOS and pad."""

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import Dataset, Sampler, SequentialSampler
 from trl import SFTTrainer
 
+from explicit_learning.arms import ARMS
+from explicit_learning.training.objectives.loss_term_check import count_pass, declare_terms
 from explicit_learning.training.prompt_limit import refuse_long_prompt
 from explicit_learning.training.state.checkpointing import CheckpointingTrainer
 from explicit_learning.training.tokens import sft_example
@@ -59,6 +61,13 @@ class OnePassSFTTrainer(CheckpointingTrainer, SFTTrainer):
         self._rows = rows
         self._max_prompt_tokens = max_prompt_tokens
         super().__init__(train_dataset=rows, **kwargs)
+        declare_terms(self.loop.counters, ARMS[self.loop.context.manifest.plan.arm])
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Run the library's step, and count its term."""
+        loss = super().training_step(*args, **kwargs)
+        count_pass(self.loop.counters, "cross_entropy", loss)
+        return loss
 
     def row_sampler(self) -> Sampler[int]:
         """Return the rows' own order: they are in training order, and end with a whole step."""

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 STEPS, BATCH, RANKS, GENERATIONS = 3, 4, 2, 2
+PASSES = STEPS * RANKS  # backward passes over all ranks
 HARDWARE = {"accelerator": "cpu", "gpus": []}
 UNKNOWN = {"value": None, "known_by": "undeclared"}
 IMAGE = {"digests": dict.fromkeys(("index", "manifest", "config", "sif"), UNKNOWN), "name": None, "baked_in": None}
@@ -200,6 +201,7 @@ class Run:
     def reports(self, tensors: str, **changes: Any) -> list[RankReport]:
         """Return what honest ranks would report."""
         completions = STEPS * BATCH * RANKS
+        acted = LossTerm(called=self.plan.optimisation.max_steps * RANKS, finite=True, gradient=True)
         values: dict[str, Any] = {
             "world_size": RANKS,
             "optimizer_steps": STEPS,
@@ -218,7 +220,7 @@ class Run:
             "device_seconds": 1.5,
             "unchanged_adapter_steps": (),
             "zero_gradient_steps": (2,),
-            "loss_terms": {"policy": LossTerm(present=True, finite=True, gradient=True)},
+            "loss_terms": {"cross_entropy" if self.is_sft else "policy": acted},
             "log_history": ({"step": 1, "loss": 0.5, "reward": None}, {"step": 2, "loss": 0.25}),
         }
         return [RankReport(rank=rank, **(values | changes)) for rank in range(RANKS)]
