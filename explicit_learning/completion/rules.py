@@ -1,7 +1,7 @@
 """When a run is complete.
 
-"It reached the last step" is not enough: a run that lost a completion, counted one twice, or sampled with a truncated
-prompt reaches its last step too, and its arm would be compared as if nothing had happened. Each rule compares what was
+"It reached the last step" is not enough: a run that lost a completion, counted one twice, or has a loss term that never
+acted reaches its last step too, and its arm would be compared as if nothing had happened. Each rule compares what was
 planned with the raw files, or with what the ranks measured; all broken rules are reported together.
 """
 
@@ -46,7 +46,7 @@ def broken_completion_rules(
         return [_fault(None, f"reports of ranks {[report.rank for report in reports]}", f"of ranks 0 to {world - 1}")]
     faults = [
         *_steps(plan, reports),
-        *_prompts(reports),
+        *_records(plan, reports),
         *_weights(reports, adapter_tensors_sha256),
         *_terms(plan, recounts, reports),
     ]
@@ -74,11 +74,12 @@ def _steps(plan: Plan, reports: Sequence[RankReport]) -> Iterator[Fault]:
             )
 
 
-def _prompts(reports: Sequence[RankReport]) -> Iterator[Fault]:
+def _records(plan: Plan, reports: Sequence[RankReport]) -> Iterator[Fault]:
+    geometry, steps = Geometry.of(plan), plan.optimisation.max_steps
+    planned = geometry.cycles(steps) * geometry.slots_per_cycle if plan.samples else steps * geometry.rows_per_cycle
     for report in reports:
-        if report.prompts_truncated:
-            found = f"{report.prompts_truncated} truncated prompts (rank {report.rank})"
-            yield _fault("prompts_truncated", found, "no truncated prompt: one that is cut loses image tokens")
+        if report.records != planned:
+            yield _fault("records", f"{report.records} rows used (rank {report.rank})", f"{planned}, as planned")
 
 
 def _weights(reports: Sequence[RankReport], adapter_tensors_sha256: str) -> Iterator[Fault]:

@@ -39,11 +39,11 @@ class RankReport:
         rank: This rank.
         world_size: Number of ranks.
         optimizer_steps: Optimizer steps done.
-        records: Rows that the steps used: SFT rows, or prompts (slot visits).
+        records: Rows that the steps used, counted: SFT rows, or prompts (slot visits).
+        records_left_out: SFT rows of the arm that no step uses; ``None`` in RL arms.
         sft_loss_tokens: Tokens with a loss; ``None`` in RL arms.
         sampled_tokens: All-reduced sum of ``ledger.frontier().tokens``; ``None`` in SFT arms.
         completions: All-reduced sum of ``ledger.frontier().rows``; ``None`` in SFT arms.
-        prompts_truncated: Prompts that lost a token to a length limit (must be 0).
         trainable_parameters: Number of trainable parameters.
         trainable_parameter_names_sha256: ``sha256_json(sorted(names))``.
         initial_adapter_tensors_sha256: Tensor digest (`explicit_learning.model_files.tensors`) of the adapter before
@@ -64,10 +64,10 @@ class RankReport:
     world_size: int
     optimizer_steps: int
     records: int
+    records_left_out: int | None
     sft_loss_tokens: int | None
     sampled_tokens: int | None
     completions: int | None
-    prompts_truncated: int
     trainable_parameters: int
     trainable_parameter_names_sha256: str
     initial_adapter_tensors_sha256: str

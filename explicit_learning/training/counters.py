@@ -23,6 +23,7 @@ class Counters:
     """Counts over the whole run, launches before a resume included.
 
     Attributes:
+        records: This rank's rows that were used: SFT rows, or slot visits.
         loss_tokens: This rank's tokens with a loss, of SFT arms.
         unchanged_adapter_steps: Steps (from 1) with a learning rate that left the adapter as it was.
         zero_gradient_steps: Steps (from 1) whose gradient norm was exactly 0.
@@ -33,6 +34,7 @@ class Counters:
             and in which it was first seen to have a gradient (0 or 1; not measured in SFT arms).
     """
 
+    records: int = 0
     loss_tokens: int = 0
     unchanged_adapter_steps: list[int] = field(default_factory=list)
     zero_gradient_steps: list[int] = field(default_factory=list)

@@ -121,6 +121,8 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
         if not all(inputs):
             raise AssertionError("the run started inside a generation cycle, whose rows were sampled earlier")
         self._slot_prompts = [row["slot_prompt"] for row in inputs]
+        visits = {(prompt.rollout.slot_id, prompt.rollout.visit) for prompt in self._slot_prompts}
+        self.loop.counters.records += len(visits)
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         return output | {"slot_prompt": list(self._slot_prompts)}
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from explicit_learning.files.canonical import sha256_json
-from explicit_learning.plan.geometry import Geometry
 from explicit_learning.rundir.rank_report import RankReport
 from explicit_learning.training.collectives import sum_over_ranks
 from explicit_learning.training.metrics import logged_rows
@@ -61,16 +60,14 @@ def rank_report(trainer: CheckpointingTrainer, *, initial: WeightDigests) -> Ran
         initial: The weights before this launch's first step: the initial adapter, not the one that was resumed.
     """
     loop, state, records = trainer.loop, trainer.state, trainer.records
-    geometry = Geometry.of(loop.context.manifest.plan)
     model = trainer.accelerator.unwrap_model(trainer.model)
     counters, device = loop.counters, trainer.args.device
     tokens = completions = loss_tokens = None
-    used = state.global_step * geometry.rows_per_cycle
+    [used] = sum_over_ranks([counters.records], device)
     if records is None:
         [loss_tokens] = sum_over_ranks([counters.loss_tokens], device)
     else:
         tokens, completions = sum_over_ranks([records.ledger.tokens, records.ledger.rows], device)
-        used = geometry.cycles(state.global_step) * geometry.slots_per_cycle
     terms = checked_terms(counters, device)
     if records is None:  # the only term of its loss has the gradient of the steps
         some = len(counters.zero_gradient_steps) < state.global_step
@@ -81,10 +78,10 @@ def rank_report(trainer: CheckpointingTrainer, *, initial: WeightDigests) -> Ran
         world_size=loop.context.world_size,
         optimizer_steps=state.global_step,
         records=used,
+        records_left_out=trainer.records_left_out,
         sft_loss_tokens=loss_tokens,
         sampled_tokens=tokens,
         completions=completions,
-        prompts_truncated=0,
         trainable_parameters=sum(part.numel() for part in model.parameters() if part.requires_grad),
         trainable_parameter_names_sha256=sha256_json(trainable_names(model)),
         initial_adapter_tensors_sha256=initial.adapter,

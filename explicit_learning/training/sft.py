@@ -57,8 +57,9 @@ class SftRows(Dataset[dict[str, Any]]):
 class OnePassSFTTrainer(CheckpointingTrainer, SFTTrainer):
     """TRL's SFT trainer on rows in a fixed order."""
 
-    def __init__(self, *, rows: SftRows, max_prompt_tokens: int, **kwargs: Any) -> None:
+    def __init__(self, *, rows: SftRows, left_out: int, max_prompt_tokens: int, **kwargs: Any) -> None:
         self._rows = rows
+        self.records_left_out = left_out
         self._max_prompt_tokens = max_prompt_tokens
         super().__init__(train_dataset=rows, **kwargs)
         declare_terms(self.loop.counters, ARMS[self.loop.context.manifest.plan.arm])
@@ -83,6 +84,7 @@ class OnePassSFTTrainer(CheckpointingTrainer, SFTTrainer):
         """
         batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
         self._refuse_long_prompts(batches)
+        self.loop.counters.records += sum(len(batch["labels"]) for batch in batches)
         self.loop.counters.loss_tokens += sum(int((batch["labels"] != IGNORED).sum()) for batch in batches)
         return batches, items
 

@@ -89,6 +89,7 @@ def _sft_trainer(
         model=policy.model,
         args=sft_arguments(context, adapted_head=adapted_head),
         rows=SftRows(rows[: counted.records], system=system, images=ImageStore(Path(manifest.paths.asset_root))),
+        left_out=counted.left_out,
         max_prompt_tokens=plan.generation.max_prompt_tokens,
         processing_class=policy.processor,
     )

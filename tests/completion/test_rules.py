@@ -71,8 +71,8 @@ def test_the_counters_count(rl: Run) -> None:
         ({"sampled_tokens": 131}, [("/sampled_tokens", "131 reported by 2 ranks")]),
         ({"completions": 25}, [("/completions", "25 reported by 2 ranks")]),
         (
-            {"prompts_truncated": 1},
-            [("/prompts_truncated", f"1 truncated prompts (rank {rank})") for rank in range(RANKS)],
+            {"records": 11},
+            [("/records", f"11 rows used (rank {rank})") for rank in range(RANKS)],
         ),
         (
             {"base_weights_after_sha256": "4" * 64},

@@ -201,15 +201,17 @@ class Run:
     def reports(self, tensors: str, **changes: Any) -> list[RankReport]:
         """Return what honest ranks would report."""
         completions = STEPS * BATCH * RANKS
-        acted = LossTerm(called=self.plan.optimisation.max_steps * RANKS, finite=True, gradient=True)
+        steps = self.plan.optimisation.max_steps
+        rows = steps * BATCH * RANKS
+        acted = LossTerm(called=steps * RANKS, finite=True, gradient=True)
         values: dict[str, Any] = {
             "world_size": RANKS,
             "optimizer_steps": STEPS,
-            "records": completions if self.is_sft else completions // GENERATIONS,
+            "records": rows if self.is_sft else rows // GENERATIONS,
+            "records_left_out": 7 if self.is_sft else None,
             "sft_loss_tokens": 480 if self.is_sft else None,
             "sampled_tokens": None if self.is_sft else completions // 2 * 11,
             "completions": None if self.is_sft else completions,
-            "prompts_truncated": 0,
             "trainable_parameters": 6,
             "trainable_parameter_names_sha256": "1" * 64,
             "initial_adapter_tensors_sha256": "2" * 64,

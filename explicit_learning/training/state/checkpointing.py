@@ -67,12 +67,14 @@ class CheckpointingTrainer(_Base):
     Attributes:
         loop: What is shared with the step loop.
         records: The rank's ledger and trace, if the arm has any.
+        records_left_out: Rows of the arm that no step uses; ``None`` in RL arms.
         resumed: Names of the parts that were restored from a checkpoint, in order.
         counters_as_loaded: Digest of the counters when they were taken over: fetching a batch already adds to them.
     """
 
     loop: LoopState
     records: Records | None
+    records_left_out: int | None = None
     resumed: list[str]
     counters_as_loaded: str | None
     _metrics: Any
