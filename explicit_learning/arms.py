@@ -13,7 +13,7 @@ from typing import Literal
 
 from explicit_learning.errors import found_text
 
-__all__ = ["ALIASES", "ARMS", "Arm", "Term", "canonical_arm"]
+__all__ = ["ALIASES", "ARMS", "Arm", "Term", "canonical_arm", "own_fields"]
 
 Trainer = Literal["sft", "grpo", "papo", "evi_po"]
 Relation = Literal["FULL", "CONTROL", "MISSING", "SUBSTITUTE"]
@@ -132,6 +132,24 @@ ALIASES = {
     "evi_po_cross_entropy": "evi_po_ce",
     "evi_po_shuffled": "evi_po_shuffled_evidence",
 }
+
+
+# Fields of a plan that belong to a trainer's own loss.
+_OWN_FIELDS: dict[Trainer, frozenset[str]] = {
+    "papo": frozenset({"/objective/papo", "/objective/beta", "/objective/epsilon_high"}),
+    "evi_po": frozenset({"/objective/evi_po"}),
+}
+
+
+def own_fields(one: Arm, other: Arm) -> frozenset[str]:
+    """Return the fields of plans, as JSON pointers, in which two arms that are compared may differ beside the arm.
+
+    Arms of one trainer have one loss. They may differ in the coefficient of a term that one of them leaves out.
+    """
+    if one.trainer != other.trainer:
+        return frozenset().union(*(_OWN_FIELDS.get(arm.trainer, ()) for arm in (one, other)))
+    terms = {"lambda_dir": (one.direction, other.direction), "lambda_ev": (one.evidence, other.evidence)}
+    return frozenset(f"/objective/evi_po/{name}" for name, trained in terms.items() if "none" in trained)
 
 
 def canonical_arm(name: str) -> str:
