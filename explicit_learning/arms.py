@@ -13,10 +13,50 @@ from typing import Literal
 
 from explicit_learning.errors import found_text
 
-__all__ = ["ALIASES", "ARMS", "Arm", "canonical_arm"]
+__all__ = ["ALIASES", "ARMS", "Arm", "Term", "canonical_arm", "own_fields"]
 
 Trainer = Literal["sft", "grpo", "papo", "evi_po"]
 Relation = Literal["FULL", "CONTROL", "MISSING", "SUBSTITUTE"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """A term of an arm's loss, and when it must have acted for a run to be complete.
+
+    A term that must have acted was computed and had a gradient. Terms with a weight of 0 need not.
+
+    Attributes:
+        name: The term's name in records.
+        weights: Fields of the arm's own block of the objective whose product is the term's weight; none means 1.
+        in_every_pass: Whether every backward pass computes it, whatever its rows and its weight.
+        if_called: Whether it may never be computed: whether it is, depends on the rows and on what the policy prefers.
+        from_rewards: Whether it has a gradient only where the rewards of a group differ.
+    """
+
+    name: str
+    weights: tuple[str, ...] = ()
+    in_every_pass: bool = False
+    if_called: bool = False
+    from_rewards: bool = False
+
+
+_POLICY = Term(name="policy", in_every_pass=True, from_rewards=True)
+_TERMS: dict[Trainer, tuple[Term, ...]] = {
+    "sft": (Term(name="cross_entropy", in_every_pass=True),),
+    "grpo": (_POLICY,),
+    "papo": (
+        _POLICY,
+        Term(name="perception", weights=("gamma",), in_every_pass=True),
+        Term(name="masked_entropy", weights=("eta_aug",), in_every_pass=True),
+        Term(name="original_entropy", weights=("eta_ori",), in_every_pass=True),
+    ),
+    "evi_po": (
+        _POLICY,
+        Term(name="direction", weights=("lambda_dir",)),
+        Term(name="control", weights=("lambda_dir", "kappa"), if_called=True),
+        Term(name="evidence", weights=("lambda_ev",)),
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +86,11 @@ class Arm:
     def is_sft(self) -> bool:
         """Whether the arm learns from certificates rather than from rewards."""
         return self.trainer == "sft"
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """The terms of its loss. An arm without a term of its trainer gives it the weight 0."""
+        return _TERMS[self.trainer]
 
 
 FULL: frozenset[Relation] = frozenset({"FULL"})
@@ -87,6 +132,24 @@ ALIASES = {
     "evi_po_cross_entropy": "evi_po_ce",
     "evi_po_shuffled": "evi_po_shuffled_evidence",
 }
+
+
+# Fields of a plan that belong to a trainer's own loss.
+_OWN_FIELDS: dict[Trainer, frozenset[str]] = {
+    "papo": frozenset({"/objective/papo", "/objective/beta", "/objective/epsilon_high"}),
+    "evi_po": frozenset({"/objective/evi_po"}),
+}
+
+
+def own_fields(one: Arm, other: Arm) -> frozenset[str]:
+    """Return the fields of plans, as JSON pointers, in which two arms that are compared may differ beside the arm.
+
+    Arms of one trainer have one loss. They may differ in the coefficient of a term that one of them leaves out.
+    """
+    if one.trainer != other.trainer:
+        return frozenset().union(*(_OWN_FIELDS.get(arm.trainer, ()) for arm in (one, other)))
+    terms = {"lambda_dir": (one.direction, other.direction), "lambda_ev": (one.evidence, other.evidence)}
+    return frozenset(f"/objective/evi_po/{name}" for name, trained in terms.items() if "none" in trained)
 
 
 def canonical_arm(name: str) -> str:

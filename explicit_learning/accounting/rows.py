@@ -55,7 +55,6 @@ class ScoredCompletion(SampledCompletion):
     normaliser_branch: str
     components: dict[str, float]
     total: float
-    importance_sampling_rejected: bool | None = None
 
 
 @document("ledger-entry")

@@ -23,12 +23,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     whose = "whose answers: the final adapter's (default), the initial adapter's, or the base model's"
     parser.add_argument("--which", choices=("final", "initial", "base"), default="final", help=whose)
     parser.add_argument("--plan", type=Path, help="the plan a run was started with, if it moved")
+    place = "the folder for the evaluations, each in a folder of its own; by default RUN/evaluations"
+    parser.add_argument("--out", type=Path, help=place)
     add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Evaluate, and print a table or the evaluations."""
-    requests = [evaluation_of_run(folder, args.which, plan_file=args.plan) for folder in args.runs]
+    requests = [evaluation_of_run(folder, args.which, plan_file=args.plan, out=args.out) for folder in args.runs]
     evaluations = answer_requests(requests)
     if not args.json:
         show(evaluation_table([(request.label, found) for request, found in zip(requests, evaluations, strict=True)]))

@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.arms import ARMS
-from explicit_learning.completion.marker import last_values
+from explicit_learning.completion.marker import UNCHANGED, last_values
 from explicit_learning.files.typed_json import to_json
 
 if TYPE_CHECKING:
@@ -53,13 +53,14 @@ def model_card(finished: FinishedRun, counts: Counts) -> str:
     }
     method = "supervised fine-tuning" if arm.is_sft else f"reinforcement learning ({arm.trainer})"
     smoke = "\nThis is the adapter of a smoke run: it shows that the run works and is not a trained model.\n"
+    unchanged = f"\nWarning: {UNCHANGED}.\n"
     return f"""{_front_matter(plan)}
 
 # {plan.run_id}
 
 A LoRA adapter (rank {plan.lora.rank}, alpha {plan.lora.alpha:g}) for `{_base_name(plan)}`, made by {method}, arm
 `{plan.arm}`, seed {plan.seed}, data seed {plan.data_seed}.
-{smoke if plan.run_mode == "smoke" else ""}
+{smoke if plan.run_mode == "smoke" else ""}{unchanged if finished.unchanged else ""}
 ## Make it again
 
 `plan.json` lies in the run directory that this adapter comes from. With the files that it names beside it, in a

@@ -23,7 +23,7 @@ from explicit_learning.completion.launch_end import (
     exit_code_of_ranks,
     unrecorded_fault,
 )
-from explicit_learning.completion.marker import FinishedRun, build_marker, count_run
+from explicit_learning.completion.marker import UNCHANGED, FinishedRun, build_marker, count_run
 from explicit_learning.completion.recount import recount_rank
 from explicit_learning.completion.rules import broken_completion_rules
 from explicit_learning.completion.smoke_proof import broken_smoke_rules
@@ -282,6 +282,8 @@ def _complete(manifest: LaunchManifest, outcomes: Sequence[RankOutcome]) -> None
         raise Refusal(faults)
     counts = count_run(finished)
     write_text(run / layout.FINAL_ADAPTER / layout.MODEL_CARD, model_card(finished, counts))
+    if finished.unchanged:
+        say(f"warning: {run}: {UNCHANGED}")
     sha256 = write_marker(run, build_marker(finished, counts))
     amend_completed(
         run,

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from explicit_learning.rundir.rank_report import RankReport
     from explicit_learning.rundir.run_manifest import RunManifest
 
-__all__ = ["FinishedRun", "build_marker", "count_run", "last_values"]
+__all__ = ["UNCHANGED", "FinishedRun", "build_marker", "count_run", "last_values"]
+
+UNCHANGED = "the final adapter equals the initial one: this run trained nothing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,11 @@ class FinishedRun:
     reports: Sequence[RankReport]
     adapter_tensors_sha256: str
     running_commit: str
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether the final adapter's tensors are those of the initial one."""
+        return self.adapter_tensors_sha256 == self.reports[0].initial_adapter_tensors_sha256
 
 
 def build_marker(finished: FinishedRun, counts: Counts) -> CompletionMarker:
@@ -87,7 +94,9 @@ def build_marker(finished: FinishedRun, counts: Counts) -> CompletionMarker:
         accounting=tuple(recount.frontiers for recount in finished.recounts),
         checkpoints=tuple(_checkpoint(run, name) for name in complete_checkpoints(run)),
         adapter=FinalAdapter(
-            files=snapshot(run / layout.FINAL_ADAPTER), tensors_sha256=finished.adapter_tensors_sha256
+            files=snapshot(run / layout.FINAL_ADAPTER),
+            tensors_sha256=finished.adapter_tensors_sha256,
+            unchanged=finished.unchanged,
         ),
         parameters=Parameters(
             trainable=first.trainable_parameters, names_sha256=first.trainable_parameter_names_sha256
@@ -127,6 +136,7 @@ def count_run(finished: FinishedRun) -> Counts:
     return Counts(
         optimizer_steps=first.optimizer_steps,
         records=first.records,
+        records_left_out=first.records_left_out,
         sft_loss_tokens=first.sft_loss_tokens,
         sft_loss_token_ceiling=budget.max_sft_loss_tokens,
         sampled_token_ceiling=budget.max_completion_tokens_per_run,

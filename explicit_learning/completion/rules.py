@@ -1,20 +1,22 @@
 """When a run is complete.
 
-"It reached the last step" is not enough: a run that lost a completion, counted one twice, or sampled with a truncated
-prompt reaches its last step too, and its arm would be compared as if nothing had happened. Each rule compares what was
+"It reached the last step" is not enough: a run that lost a completion, counted one twice, or has a loss term that never
+acted reaches its last step too, and its arm would be compared as if nothing had happened. Each rule compares what was
 planned with the raw files, or with what the ranks measured; all broken rules are reported together.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from explicit_learning.arms import ARMS
 from explicit_learning.errors import Context, ExitCode
 from explicit_learning.plan.geometry import Geometry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from explicit_learning.completion.recount import RankRecount
     from explicit_learning.errors import Fault
@@ -43,7 +45,12 @@ def broken_completion_rules(
     if [report.rank for report in reports] != list(range(world)):
         found = f"reports of ranks {[report.rank for report in reports]}"
         return [_fault(None, found, f"one report of each rank from 0 to {world - 1}")]
-    faults = [*_steps(plan, reports), *_prompts(reports), *_weights(reports, adapter_tensors_sha256), *_terms(reports)]
+    faults = [
+        *_steps(plan, reports),
+        *_records(plan, reports),
+        *_weights(reports, adapter_tensors_sha256),
+        *_terms(plan, recounts, reports),
+    ]
     if not plan.samples:
         return faults + list(_loss_tokens(plan, reports))
     for recount in recounts:
@@ -68,11 +75,12 @@ def _steps(plan: Plan, reports: Sequence[RankReport]) -> Iterator[Fault]:
             )
 
 
-def _prompts(reports: Sequence[RankReport]) -> Iterator[Fault]:
+def _records(plan: Plan, reports: Sequence[RankReport]) -> Iterator[Fault]:
+    geometry, steps = Geometry.of(plan), plan.optimisation.max_steps
+    planned = geometry.cycles(steps) * geometry.slots_per_cycle if plan.samples else steps * geometry.rows_per_cycle
     for report in reports:
-        if report.prompts_truncated:
-            found = f"{report.prompts_truncated} truncated prompts (rank {report.rank})"
-            yield _fault("prompts_truncated", found, "no truncated prompt: truncation removes image tokens")
+        if report.records != planned:
+            yield _fault("records", f"{report.records} rows used (rank {report.rank})", f"{planned}, as planned")
 
 
 def _weights(reports: Sequence[RankReport], adapter_tensors_sha256: str) -> Iterator[Fault]:
@@ -87,15 +95,31 @@ def _weights(reports: Sequence[RankReport], adapter_tensors_sha256: str) -> Iter
             yield _fault("final_adapter_tensors_sha256", found, expected)
 
 
-def _terms(reports: Sequence[RankReport]) -> Iterator[Fault]:
+def _terms(plan: Plan, recounts: Sequence[RankRecount], reports: Sequence[RankReport]) -> Iterator[Fault]:
+    """Each term of the arm's loss must have acted, as the table of arms says."""
+    geometry, terms = Geometry.of(plan), ARMS[plan.arm].terms
+    passes = plan.optimisation.max_steps * geometry.accumulation * geometry.ranks
+    varied = sum(len(recount.groups) - recount.zero_variance_groups for recount in recounts)
+    block = plan.objective and (plan.objective.papo or plan.objective.evi_po)
+    weights = {term.name: math.prod(getattr(block, name) for name in term.weights) for term in terms}
     for report in reports:
-        if not report.loss_terms:
-            yield _fault("loss_terms", f"no loss term on rank {report.rank}", "at least one loss term")
-        for name, term in report.loss_terms.items():
-            if not (term.present and term.finite):
-                state = "was not computed in every step" if not term.present else "was not finite"
-                found = f"the term {name} {state} (rank {report.rank})"
-                yield _fault("loss_terms", found, "every term present and finite")
+        rank, found = f"rank {report.rank}", report.loss_terms
+        if found.keys() != weights.keys():
+            yield _fault("loss_terms", f"{_listed(found)} on {rank}", f"{_listed(weights)}, the terms of {plan.arm}")
+            continue
+        for term in terms:
+            measured, pointer = found[term.name], f"loss_terms/{term.name}"
+            if not measured.finite:
+                yield _fault(pointer, f"a value that was not finite ({rank})", "finite values only")
+            if term.in_every_pass and measured.called != passes:
+                yield _fault(pointer, f"computed in {measured.called} backward passes ({rank})", f"in all {passes}")
+            elif weights[term.name] == 0:
+                continue
+            elif not measured.called and not term.if_called:
+                yield _fault(pointer, f"never computed ({rank})", f"computed: its weight is {weights[term.name]:g}")
+            elif measured.called and not measured.gradient and (varied or not term.from_rewards):
+                why = f"the rewards of {varied} groups differ" if term.from_rewards else "its weight is not 0"
+                yield _fault(pointer, f"no gradient in any backward pass ({rank})", f"a gradient: {why}")
 
 
 def _loss_tokens(plan: Plan, reports: Sequence[RankReport]) -> Iterator[Fault]:
@@ -163,6 +187,10 @@ def _ceilings(recounts: Sequence[RankRecount]) -> Iterator[Fault]:
 def _names(keys: list[tuple[str, int]]) -> str:
     shown = ", ".join(f"{slot} visit {visit}" for slot, visit in sorted(keys)[:SHOWN])
     return shown if len(keys) <= SHOWN else f"{shown} and {len(keys) - SHOWN} more"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "no loss term"
 
 
 def _fault(rule: str | None, found: str, expected: str) -> Fault:

@@ -20,6 +20,7 @@ from explicit_learning.data.group_rules import (
 from explicit_learning.data.pixel_rules import check_pixels, transparency_warnings
 from explicit_learning.data.reading import stream_sft, stream_slots
 from explicit_learning.data.references import check_references
+from explicit_learning.data.rows import Relation
 from explicit_learning.errors import Context, FaultCollector, Refusal, found_text
 from explicit_learning.files.git_lfs import LFS_FIX, LFS_POINTER, is_lfs_pointer
 from explicit_learning.files.hashing import hash_files
@@ -39,6 +40,7 @@ __all__ = [
     "CheckedDataset",
     "DatasetManifest",
     "check_dataset",
+    "direction_faults",
     "evaluation_file",
     "evidence_faults",
     "load_dataset_manifest",
@@ -147,6 +149,28 @@ def evidence_faults(checked: CheckedDataset, *, objective: Mapping[str, Any] | N
             found=f"{len(without):,} groups without evidence, the first {without[0]!r}",
             expected="evidence in every FULL view: objective.evi_po.lambda_ev is positive",
             fix="mark the evidence by boxes or masks, or set lambda_ev to 0",
+        )
+    ]
+
+
+def direction_faults(checked: CheckedDataset, *, objective: Mapping[str, Any] | None) -> list[Fault]:
+    """Return that no group has an intervened view where a plan's direction weight is positive.
+
+    Args:
+        checked: The dataset.
+        objective: The plan's objective; ``None`` for SFT arms.
+    """
+    evi_po = (objective or {}).get("evi_po")
+    relations = {slot.relation for slot in checked.slots}
+    intervened = relations & {Relation.MISSING, Relation.SUBSTITUTE}
+    if not evi_po or evi_po["lambda_dir"] <= 0 or not relations or intervened or checked.manifest is None:
+        return []
+    return [
+        Context(gate="data", file=str(checked.manifest.path)).fault(
+            pointer="/relation",
+            found=f"{len(checked.slots):,} slots, all {' or '.join(sorted(relations))}",
+            expected="MISSING or SUBSTITUTE slots: objective.evi_po.lambda_dir is positive",
+            fix="add views whose evidence is removed or replaced, or set lambda_dir to 0",
         )
     ]
 

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from explicit_learning.errors import Refusal
 from explicit_learning.evaluation.greedy import evaluate
+from explicit_learning.evaluation.record import write_evaluation
 from explicit_learning.evaluation.requests import EvaluationRequest
-from explicit_learning.files.atomic import write_json
+from explicit_learning.files.os_errors import write_fault
 from explicit_learning.files.progress import say
-from explicit_learning.files.typed_json import from_json, to_json
+from explicit_learning.files.typed_json import from_json
 
 
 def main() -> int:
@@ -28,13 +29,14 @@ def main() -> int:
     for request in (from_json(EvaluationRequest, item) for item in json.load(sys.stdin)):
         say(f"evaluating {request.label}")
         try:
-            summary = evaluate(request.plan, request.paths, adapter=Path(request.adapter) if request.adapter else None)
-        except Refusal as refusal:
+            adapter = Path(request.adapter) if request.adapter else None
+            write_evaluation(
+                Path(request.out), request.identity, evaluate(request.plan, request.paths, adapter=adapter)
+            )
+        except (Refusal, OSError) as error:
+            refusal = error if isinstance(error, Refusal) else Refusal(write_fault(error, Path(request.out)))
             say(str(refusal))
             return int(refusal.exit_code)
-        out = Path(request.out)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_json(out, to_json(request.identity) | summary)
     return 0
 
 

@@ -14,7 +14,7 @@ import torch
 from explicit_learning.data.images import ImageStore
 from explicit_learning.data.prompt import load_system_prompt, prompt_messages
 from explicit_learning.data.reading import read_slot_rows
-from explicit_learning.evaluation.summary import Answered, summarise
+from explicit_learning.evaluation.summary import Answer, Answered
 from explicit_learning.plan.typed_plan import Reward
 from explicit_learning.rewards import REWARD_VERSION, score
 from explicit_learning.training.arguments import TEMPLATE_OPTIONS
@@ -43,8 +43,8 @@ def evaluate(
     adapter: Path | None,
     batch: int = BATCH,
     say: Callable[[str], None] | None = None,
-) -> dict[str, Any]:
-    """Answer a plan's evaluation rows and return the summary (see `summarise`).
+) -> list[Answer]:
+    """Answer a plan's evaluation rows, in their order.
 
     Args:
         plan: The plan: how the model is loaded, and how long an answer may be.
@@ -76,7 +76,7 @@ def evaluate(
         batch=batch,
         say=say,
     )
-    return summarise(answers)
+    return [answer.record() for answer in answers]
 
 
 def answer_rows(

@@ -1,4 +1,4 @@
-"""Requests to the evaluation process, and the files with its answers.
+"""Requests to the evaluation process, and what it leaves.
 
 An evaluation is named by what it depends on: the adapter's tensors, the evaluation rows and the prompt. So the same
 request always has the same name, and repeating it costs nothing.
@@ -14,62 +14,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from explicit_learning.errors import Context, ExitCode
-from explicit_learning.files.canonical import sha256_json
+from explicit_learning.errors import Context, ExitCode, Refusal
+from explicit_learning.evaluation.record import EvaluationIdentity, read_evaluation
 from explicit_learning.files.hashing import sha256_file
-from explicit_learning.files.strict_json import load_json
+from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.typed_json import to_json
+from explicit_learning.gates.output import place_faults
 from explicit_learning.inputs.frozen import frozen_paths
 from explicit_learning.launch.environment import rank_environment
-from explicit_learning.model_files.folders import adapter_sha256
+from explicit_learning.model_files.folders import ADAPTER_FILES, adapter_sha256
 from explicit_learning.plan.reading import load_plan
 from explicit_learning.plan.typed_plan import Plan, ResolvedPaths  # noqa: TC001 - read at run time
 from explicit_learning.rundir import layout
+from explicit_learning.rundir.completion_marker import read_marker
 from explicit_learning.rundir.events import read_events
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["EvaluationIdentity", "EvaluationRequest", "Which", "answer_requests", "evaluation_of_run"]
+__all__ = ["EvaluationRequest", "Which", "answer_requests", "evaluation_of_run"]
 
 Which = Literal["final", "initial", "base"]
 CONTEXT = Context(gate="evaluation")
 MODULE = "explicit_learning.evaluation"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationIdentity:
-    """What an evaluation is of, and the hashes of all that it depends on; a part of the evaluation's file.
-
-    Attributes:
-        run_id: The run.
-        arm: Its arm.
-        which: Whose answers: those of the ``final`` or ``initial`` adapter, or of the ``base`` model.
-        adapter_sha256: File identity of the adapter; ``None`` for the base model.
-        model_snapshot_sha256: Identity of the base model.
-        evaluation_manifest_sha256: Hash of the evaluation rows' file.
-        prompt_sha256: Hash of the system prompt's file.
-        max_completion_tokens: Largest number of tokens of an answer.
-        environment_lock_sha256: Hash of the environment's lock.
-        schema_version: Version of the evaluation's file.
-    """
-
-    schema_version: int = 1
-    run_id: str
-    arm: str
-    which: str
-    adapter_sha256: str | None
-    model_snapshot_sha256: str
-    evaluation_manifest_sha256: str
-    prompt_sha256: str
-    max_completion_tokens: int
-    environment_lock_sha256: str
-
-    @property
-    def name(self) -> str:
-        """The evaluation's name: a hash of all that its numbers depend on."""
-        labels = {"run_id", "arm", "which"}
-        return sha256_json({name: value for name, value in to_json(self).items() if name not in labels})[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +60,9 @@ class EvaluationRequest:
     identity: EvaluationIdentity
 
 
-def evaluation_of_run(run: Path, which: Which, *, plan_file: Path | None = None) -> EvaluationRequest:
+def evaluation_of_run(
+    run: Path, which: Which, *, plan_file: Path | None = None, out: Path | None = None
+) -> EvaluationRequest:
     """Return the request for a run's final adapter, initial adapter, or base model.
 
     Args:
@@ -101,9 +70,11 @@ def evaluation_of_run(run: Path, which: Which, *, plan_file: Path | None = None)
         which: Whose answers are wanted.
         plan_file: The plan that the run was started with; by default the file that the run's events name. The inputs
             are found from there, because a run directory holds no absolute path.
+        out: The folder that the evaluation's own folder is written to; by default the run's ``evaluations/``.
 
     Raises:
-        Refusal: If the run is not complete, or its inputs are not what the plan says.
+        Refusal: If the run is not complete, its final adapter is not the marker's, or its inputs are not what the plan
+            says.
     """
     if not (run / layout.PLAN).is_file():
         raise CONTEXT.at(run).refusal(
@@ -120,6 +91,8 @@ def evaluation_of_run(run: Path, which: Which, *, plan_file: Path | None = None)
             expected="a completed run",
             fix="finish it first, with el run PLAN --out and this folder",
         )
+    if which == "final":
+        _require_final_adapter(run, plan)
     adapter = {"final": str(run / layout.FINAL_ADAPTER), "initial": paths.initial_adapter, "base": None}[which]
     identity = EvaluationIdentity(
         run_id=plan.run_id,
@@ -137,22 +110,50 @@ def evaluation_of_run(run: Path, which: Which, *, plan_file: Path | None = None)
         plan=plan,
         paths=paths,
         adapter=None if adapter is None else str(Path(adapter).resolve()),
-        out=str(run.resolve() / layout.evaluation_file(identity.name)),
+        out=str((out or run / layout.EVALUATIONS).resolve() / layout.evaluation_file(identity.name)),
         identity=identity,
     )
+
+
+def _require_final_adapter(run: Path, plan: Plan) -> None:
+    """Compare a run's final adapter with its marker, which was written when the adapter was the one just trained.
+
+    Raises:
+        Refusal: If a file is missing or another one, or the marker is that of another plan.
+    """
+    marker, context = read_marker(run), Context(gate="evaluation", fix="restore the run from a copy")
+    pointer, frozen = "/identities/frozen_config_sha256", marker.identities.frozen_config_sha256
+    faults = []
+    if frozen != plan.frozen_config_sha256:
+        expected, file = f"{plan.frozen_config_sha256}, the plan's", run / layout.COMPLETION_MARKER
+        faults.append(context.fault(file=file, pointer=pointer, found=frozen, expected=expected))
+    for name in ADAPTER_FILES:
+        path, recorded = run / layout.FINAL_ADAPTER / name, marker.adapter.files.get(name)
+        try:
+            found = sha256_file(path)
+        except OSError as error:
+            faults.append(read_fault(error, path, gate="evaluation", expected="a file of the final adapter"))
+            continue
+        if found != recorded:
+            expected = f"{recorded}, as in {layout.COMPLETION_MARKER}"
+            faults.append(context.fault(file=path, found=found, expected=expected))
+    if faults:
+        raise Refusal(faults)
 
 
 def answer_requests(requests: Iterable[EvaluationRequest]) -> list[dict[str, Any]]:
     """Return the evaluations, in the order of the requests; those without a file are made first.
 
     Raises:
-        Refusal: If the evaluation process fails.
+        Refusal: If there is no place for one, the evaluation process fails, or one that is there is not as asked for.
     """
     wanted = list(requests)
     missing = [request for request in wanted if not Path(request.out).is_file()]
+    if faults := [fault for folder in {Path(item.out).parent for item in missing} for fault in place_faults(folder)]:
+        raise Refusal(faults)
     if missing:
         _evaluate(missing)
-    return [load_json(Path(request.out), gate="evaluation") for request in wanted]
+    return [to_json(read_evaluation(Path(request.out), request.identity)) for request in wanted]
 
 
 def _evaluate(requests: list[EvaluationRequest]) -> None:

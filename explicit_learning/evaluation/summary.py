@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.data.answers import ABSTENTION
 from explicit_learning.data.equality import answers_equal
+from explicit_learning.files.typed_json import document
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from explicit_learning.data.rows import SlotRow
     from explicit_learning.rewards import Score
 
-__all__ = ["RATES", "Answered", "summarise"]
+__all__ = ["RATES", "Answer", "Answered", "summarise"]
 
 # Name of the share of right answers in each relation.
 RATES = {
@@ -29,6 +30,25 @@ RATES = {
     "MISSING": "abstention",
     "SUBSTITUTE": "flips",
 }
+
+
+@document("evaluation-answer")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A line of an evaluation's answers; its schema describes each field."""
+
+    slot_id: str
+    view_id: str
+    relation: str
+    state: str
+    target: str
+    text: str
+    valid: bool
+    reason: str | None
+    parsed_answer: str | None
+    right: bool
+    abstained: bool
+    said_full_answer: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +64,24 @@ class Answered:
     row: SlotRow
     text: str
     score: Score
+
+    def record(self) -> Answer:
+        """Return the answer as a row."""
+        view = self.row.selected_view
+        return Answer(
+            slot_id=self.row.slot_id,
+            view_id=view.view_id,
+            relation=self.row.relation.value,
+            state=view.state,
+            target=self.row.target,
+            text=self.text,
+            valid=self.score.valid,
+            reason=self.score.reason,
+            parsed_answer=self.score.parsed_answer,
+            right=self.right,
+            abstained=self.abstained,
+            said_full_answer=self.gave_full_answer,
+        )
 
     @property
     def right(self) -> bool:
@@ -62,23 +100,23 @@ class Answered:
         return body is not None and answers_equal(body, row.full_answer, row.answer_type, row.choices).equal
 
 
-def summarise(answers: Sequence[Answered]) -> dict[str, Any]:
+def summarise(answers: Sequence[Answer]) -> dict[str, Any]:
     """Return counts and rates as JSON.
 
     The block of each relation holds ``rows``, ``right``, the rate under its name in `RATES`, how many answers
     abstained, how many gave the original image's answer, and the same for each state.
     """
-    relations: dict[str, list[Answered]] = defaultdict(list)
+    relations: dict[str, list[Answer]] = defaultdict(list)
     for answer in answers:
-        relations[answer.row.relation.value].append(answer)
+        relations[answer.relation].append(answer)
     return {
         "rows": len(answers),
-        "malformed": sum(not answer.score.valid for answer in answers),
+        "malformed": sum(not answer.valid for answer in answers),
         "relations": {
             relation: {
                 **_counts(relations[relation], rate),
                 "states": {
-                    state: _counts([a for a in relations[relation] if a.row.selected_view.state == state], rate)
+                    state: _counts([a for a in relations[relation] if a.state == state], rate)
                     for state in _states(relations[relation])
                 },
             }
@@ -88,16 +126,16 @@ def summarise(answers: Sequence[Answered]) -> dict[str, Any]:
     }
 
 
-def _states(answers: Iterable[Answered]) -> list[str]:
-    return sorted({answer.row.selected_view.state for answer in answers})
+def _states(answers: Iterable[Answer]) -> list[str]:
+    return sorted({answer.state for answer in answers})
 
 
-def _counts(answers: Sequence[Answered], rate: str) -> dict[str, Any]:
+def _counts(answers: Sequence[Answer], rate: str) -> dict[str, Any]:
     right = sum(answer.right for answer in answers)
     return {
         "rows": len(answers),
         "right": right,
         rate: right / len(answers),
         "abstained": sum(answer.abstained for answer in answers),
-        "said_full_answer": sum(answer.gave_full_answer for answer in answers),
+        "said_full_answer": sum(answer.said_full_answer for answer in answers),
     }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.arms import ARMS, canonical_arm
 from explicit_learning.errors import Context, ExitCode, Refusal, found_text
+from explicit_learning.experiment.comparison import comparison_faults
 from explicit_learning.files.schema import validate
 from explicit_learning.files.strict_json import load_json
 from explicit_learning.freeze.draft import fill_defaults
@@ -36,11 +37,12 @@ OWN_FIELDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One draft of an experiment: its arm, its file and its content."""
+    """One draft of an experiment: its arm, its file, its content, and that with every default written out."""
 
     arm: str
     file: Path
     draft: dict[str, Any]
+    filled: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +112,13 @@ def read_experiment(path: Path) -> Experiment:
         expected = f"one of the SFT stages: {', '.join(stage.arm for stage in stages['sft'])}"
         fix = "name the arm of an SFT stage"
         faults.append(context.fault(pointer="/initial_adapter_from", found=source, expected=expected, fix=fix))
+    # What the experiment itself decides is equal in all runs, whatever a draft says.
+    faults += comparison_faults(
+        [
+            (stage.arm, stage.file, {name: value for name, value in stage.filled.items() if name not in OWN_FIELDS})
+            for stage in stages["rl"]
+        ]
+    )
     if faults:
         raise Refusal(faults)
     data = document["data"]
@@ -173,4 +182,4 @@ def _stage(file: Path, kind: str, pointer: str, context: Context, changes: dict[
         expected = "an SFT arm" if kind == "sft" else "an RL arm"
         fix = f"list this draft under /{'rl' if kind == 'sft' else 'sft'}"
         raise context.refusal(pointer=pointer, found=f"{file.name}: {arm.name}", expected=expected, fix=fix)
-    return Stage(arm=arm.name, file=file, draft=draft)
+    return Stage(arm=arm.name, file=file, draft=draft, filled=filled)

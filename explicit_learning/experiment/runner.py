@@ -1,8 +1,8 @@
 """Running an experiment: SFT first, then every RL arm from the same adapter; complete runs are skipped.
 
 Plans are frozen here, not by hand, because an RL plan names the adapter of an SFT run that did not exist when the
-document was written. Before the first RL step it is checked that the plans may be compared: one slot manifest, one
-evaluation manifest, and one initial adapter for each seed.
+document was written. Before the first RL step it is checked that the plans may be compared: all plans of a seed are
+equal, except in what the table of arms lets them differ in.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.errors import Context, ExitCode, Fault, Refusal, found_text
+from explicit_learning.errors import Context, ExitCode, Refusal, found_text
 from explicit_learning.experiment.child_command import run_child
+from explicit_learning.experiment.comparison import comparison_faults
 from explicit_learning.experiment.record import claim_folder
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.progress import say
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RunOfStage",
-    "comparison_faults",
     "freeze_stage",
     "require_comparable",
     "run_experiment",
@@ -42,20 +42,6 @@ __all__ = [
 ]
 
 CONTEXT = Context(gate="experiment")
-# What must be the same in all RL plans of one seed, so that only the arm explains a difference between their runs.
-SHARED = (
-    "/data/slot_manifest_sha256",
-    "/data/evaluation_manifest/sha256",
-    "/data_seed",
-    "/initial_adapter/sha256",
-    "/model/snapshot_sha256",
-    "/prompt/sha256",
-    "/reward",
-    "/budget",
-    "/optimisation",
-    "/generation",
-    "/environment_lock_sha256",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +116,9 @@ def freeze_stage(
         draft = stage.draft | {"data": {"manifest": str(manifest.resolve())}, "seed": seed, "run_id": folder.name}
         if initial_adapter is not None:
             draft["initial_adapter"] = {"path": str(initial_adapter.resolve())}
-        plan, _ = freeze(draft, file=stage.file, out=file, count_sft=count_sft)
+        plan, warnings = freeze(draft, file=stage.file, out=file, count_sft=count_sft)
+        for warning in warnings:
+            say(f"warning: {file} {warning}")
     return RunOfStage(arm=stage.arm, seed=seed, plan_file=file, plan=plan, folder=folder)
 
 
@@ -152,28 +140,6 @@ def _kept_plan(file: Path, wanted: dict[str, Any]) -> dict[str, Any]:
     ]:
         raise Refusal(faults)
     return document.raw
-
-
-def comparison_faults(runs: list[RunOfStage]) -> list[Fault]:
-    """Return the differences between the RL plans of one seed that must not be."""
-    return [
-        CONTEXT.fault(
-            file=run.plan_file,
-            pointer=pointer,
-            found=str(found),
-            expected=f"{expected}, as in {runs[0].plan_file.name}",
-            fix="make the drafts equal in this field, or run them as separate experiments",
-        )
-        for run in runs[1:]
-        for pointer in SHARED
-        if (found := _at(run.plan, pointer)) != (expected := _at(runs[0].plan, pointer))
-    ]
-
-
-def _at(document: Any, pointer: str) -> Any:  # noqa: ANN401 - any JSON value
-    for part in pointer.split("/")[1:]:
-        document = document[part]
-    return document
 
 
 def run_stage(run: RunOfStage, stop: StopRequest, *, label: str | None = None) -> None:
@@ -210,7 +176,7 @@ def require_comparable(runs: list[RunOfStage]) -> None:
     Raises:
         Refusal: With every difference.
     """
-    if faults := comparison_faults(runs):
+    if faults := comparison_faults([(run.arm, run.plan_file, run.plan) for run in runs]):
         raise Refusal(faults)
 
 

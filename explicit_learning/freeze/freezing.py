@@ -29,6 +29,7 @@ from explicit_learning.inputs.outputs import inputs_of_draft, output_faults
 from explicit_learning.lock.installed import nearest_lock
 from explicit_learning.lock.parse import lock_sha256
 from explicit_learning.lock.shipped import FULL_LOCK
+from explicit_learning.plan.geometry import Geometry
 from explicit_learning.plan.reading import FROZEN, frozen_config_sha256
 from explicit_learning.plan.rules import broken_rules, warnings
 from explicit_learning.plan.typed_plan import Generation, Lora, Objective
@@ -115,9 +116,12 @@ def freeze(
         objective=from_json(Objective, plan["objective"]) if plan["objective"] else None,
         file=str(file),
     )
+    left_out: list[str] = []
     if arm.is_sft:
         counted = count_sft(inputs.model.folder, inputs.prompt.text, data.path(data.training), plan)
-        if too_short := _fill_sft(plan, counted, file):
+        rows_per_step = Geometry.of_document(plan).rows_per_cycle
+        left_out = counted.warnings(rows_per_step=rows_per_step, limit=plan["budget"]["max_sft_loss_tokens"])
+        if too_short := _fill_sft(plan, counted, file, rows_per_step=rows_per_step):
             raise Refusal([*too_short, *unfit])
     code = code_identity()
     plan |= {"code_commit": code.commit, "code_dirty": code.dirty}
@@ -135,7 +139,7 @@ def freeze(
         write_json(out, plan)
     except OSError as error:
         raise Refusal(write_fault(error, out)) from None
-    return plan, [*warnings(plan), *noticed]
+    return plan, [*warnings(plan), *noticed, *left_out]
 
 
 def _read_inputs(
@@ -210,20 +214,39 @@ def _measured(filled: dict[str, Any], arm: Arm, inputs: Inputs, data: DraftData,
     return plan
 
 
-def _fill_sft(plan: dict[str, Any], counted: SftPass, file: Path) -> list[Fault]:
-    """Write the pass that was counted into the plan; return a fault if the draft asks for another number of steps."""
+def _fill_sft(plan: dict[str, Any], counted: SftPass, file: Path, *, rows_per_step: int) -> list[Fault]:
+    """Write the pass that was counted into the plan; return a fault if there is none, or not of the steps asked for."""
     optimisation, budget = plan["optimisation"], plan["budget"]
+    rows, context = counted.records + counted.left_out, CONTEXT.at(file)
+    if counted.steps < 1 and rows < rows_per_step:
+        return [
+            context.fault(
+                pointer="/optimisation/per_device_batch_size",
+                found=f"{rows_per_step} rows in a step",
+                expected=f"at most {rows}, as many as the arm {plan['arm']} has",
+                fix="lower the batch, the accumulation steps or the ranks, or add rows",
+            )
+        ]
+    if counted.steps < 1:
+        return [
+            context.fault(
+                pointer="/budget/max_sft_loss_tokens",
+                found=f"{budget['max_sft_loss_tokens']} loss tokens",
+                expected=f"at least those of one step, of {rows_per_step} rows",
+                fix="raise it, or lower optimisation.per_device_batch_size",
+            )
+        ]
     asked = optimisation.get("max_steps", counted.steps)
-    if counted.steps < 1 or asked != counted.steps:
-        rows = f"{counted.records} rows, {counted.loss_tokens} loss tokens"
-        fault = CONTEXT.fault(
-            file=file,
-            pointer="/optimisation/max_steps",
-            found=f"{asked} steps planned, {counted.steps} possible",
-            expected=f"one pass over the rows within the limit: {counted.steps} steps ({rows})",
-            fix="leave max_steps out, raise budget.max_sft_loss_tokens, or add rows",
-        )
-        return [fault]
+    if asked != counted.steps:
+        used = f"{counted.records} rows, {counted.loss_tokens} loss tokens"
+        return [
+            context.fault(
+                pointer="/optimisation/max_steps",
+                found=f"{asked} steps planned, {counted.steps} possible",
+                expected=f"one pass over the rows within the limit: {counted.steps} steps ({used})",
+                fix="leave max_steps out, raise budget.max_sft_loss_tokens, or add rows",
+            )
+        ]
     optimisation["max_steps"] = counted.steps
     budget["planned_sft_loss_tokens"] = counted.loss_tokens
     if budget["max_sft_loss_tokens"] is None:

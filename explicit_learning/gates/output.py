@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.errors import Fault
 
-__all__ = ["check_output"]
+__all__ = ["check_output", "place_faults"]
 
 CONTEXT = Context(gate="output", fix=OTHER_FOLDER, exit_code=ExitCode.OUTPUT)
 PROBE = b"explicit-learning writes this to see whether it can\n" * 80  # more than a block: a full disk takes the name
@@ -43,8 +43,17 @@ def check_output(folder: Path, *, frozen_config_sha256: str | None) -> list[Faul
         Faults with exit code 73 (cannot be created) or 74 (disk full or failing), or those of `ownership_faults`.
     """
     try:
+        owned = ownership_faults(folder, frozen_config_sha256)
+    except OSError as error:
+        return [write_fault(error, folder)]
+    return owned or place_faults(folder)
+
+
+def place_faults(folder: Path) -> list[Fault]:
+    """Return why nothing can be written to a folder, which may be missing; nothing is left behind."""
+    try:
         place = existing_ancestor(folder)
-        faults = ownership_faults(folder, frozen_config_sha256) or list(_place_faults(folder, place))
+        faults = list(_place_faults(folder, place))
         if not faults:
             _try_to_write(place)
     except OSError as error:

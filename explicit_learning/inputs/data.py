@@ -9,7 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explicit_learning.data.control_tokens import turn_end
-from explicit_learning.data.dataset import check_dataset, evaluation_file, evidence_faults, training_file
+from explicit_learning.data.dataset import (
+    check_dataset,
+    direction_faults,
+    evaluation_file,
+    evidence_faults,
+    training_file,
+)
 from explicit_learning.data.dataset_manifest import load_dataset_manifest
 from explicit_learning.data.preflight import Tokens, asked_rows, check_envelope
 from explicit_learning.data.slots import slot_manifest_sha256
@@ -173,7 +179,9 @@ def rows_faults(
         )
         if planned is not None and not faults:
             faults += pass_faults(checked.sft, arm, planned, tokens, file=file)
-    return faults + evidence_faults(checked, objective=to_json(objective)), warnings
+    terms = to_json(objective)
+    faults = [*faults, *direction_faults(checked, objective=terms), *evidence_faults(checked, objective=terms)]
+    return faults, warnings
 
 
 def _turn_end_warnings(tokens: Tokens, terminal: Sequence[int]) -> Iterator[str]:

@@ -31,8 +31,6 @@ __all__ = ["AdapterFolder", "configuration_faults", "read_initial_adapter", "ten
 CONTEXT = Context(gate="adapter", fix="use the lora block that the adapter was trained with, and the same base model")
 CONFIG_NAME, WEIGHTS_NAME = ADAPTER_FILES
 PREFIX = "base_model.model."
-# What PEFT takes for a field that the configuration leaves out.
-PEFT_RANK = PEFT_ALPHA = 8
 # What a configuration says beside the adapter's shape: where it came from, who wrote it, what it is used for, its
 # modules (the tensors' names say that exactly), and the dropout it was trained with (RL arms have none).
 INCIDENTAL = frozenset(
@@ -47,8 +45,10 @@ INCIDENTAL = frozenset(
         "target_modules",
     }
 )
-# Without these, a configuration is not that of a LoRA adapter.
-REQUIRED = frozenset({"peft_type", "task_type"})
+# A configuration that leaves one of these out does not describe its adapter: what PEFT would take for it may change.
+REQUIRED = frozenset({"bias", "peft_type", "task_type"})
+MISSING = "nothing: the field is missing"
+INCOMPLETE = "copy adapter_config.json again from where the adapter was trained, or train the adapter again"
 PLAIN = "name a plain LoRA adapter, such as the final-adapter folder of a completed SFT run"
 # Every other field switches a variant of LoRA on, and is null, false or empty in a plain adapter, except these.
 NEUTRAL = {"init_lora_weights": True, "megatron_core": "megatron.core", "qalora_group_size": 16}
@@ -107,25 +107,28 @@ def configuration_faults(path: Path, lora: Lora) -> list[Fault]:
     if not isinstance(config, dict):
         raise context.refusal(found=found_text(config), expected="a JSON object")
     scale = {
-        "r": (config.get("r", PEFT_RANK), lora.rank, "lora.rank"),
-        "lora_alpha": (config.get("lora_alpha", PEFT_ALPHA), lora.alpha, "lora.alpha"),
+        "r": (lora.rank, "lora.rank"),
+        "lora_alpha": (lora.alpha, "lora.alpha"),
     }
     faults = [
         context.fault(
             pointer=f"/{name}",
-            found=found_text(found),
+            found=found_text(config[name]) if name in config else MISSING,
             expected=f"{planned:g}, the plan's {field}",
-            fix=f"set {field} to {found_text(found)}, or name an adapter that was trained with {planned:g}",
+            fix=f"set {field} to {found_text(config[name])}, or name an adapter that was trained with {planned:g}"
+            if name in config
+            else INCOMPLETE,
         )
-        for name, (found, planned, field) in scale.items()
-        if found != planned
+        for name, (planned, field) in scale.items()
+        if config.get(name) != planned
     ]
     plain = NEUTRAL | {"peft_type": "LORA", "task_type": lora.task_type, "bias": lora.bias}
     for name in sorted({*REQUIRED, *config} - scale.keys() - INCIDENTAL):
         value, neutral = config.get(name), plain.get(name)
         if value != neutral and (value or name in REQUIRED):
             expected = f"{found_text(neutral)}, as in a plain LoRA adapter"
-            faults.append(context.fault(pointer=f"/{name}", found=found_text(value), expected=expected, fix=PLAIN))
+            found, fix = (found_text(value), PLAIN) if name in config else (MISSING, INCOMPLETE)
+            faults.append(context.fault(pointer=f"/{name}", found=found, expected=expected, fix=fix))
     return faults
 
 

@@ -35,11 +35,28 @@ class SftPass:
         steps: Optimizer steps.
         records: Rows used.
         loss_tokens: Tokens with a loss in these rows.
+        left_out: Rows that are not used: a last step that they do not fill, or that would exceed the cap.
     """
 
     steps: int
     records: int
     loss_tokens: int
+    left_out: int
+
+    def warnings(self, *, rows_per_step: int, limit: int | None) -> list[str]:
+        """Return a warning if rows are left out.
+
+        Args:
+            rows_per_step: Rows of one optimizer step over all ranks.
+            limit: The cap in loss tokens, if there is one.
+        """
+        if not self.left_out:
+            return []
+        why = f"a step takes {rows_per_step} rows"
+        if self.left_out >= rows_per_step:
+            why += f", and another would exceed the limit of {limit:,} loss tokens"
+        rows = self.records + self.left_out
+        return [f"/optimisation/per_device_batch_size: {self.left_out} of {rows} rows are not trained on: {why}"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +98,8 @@ def sft_prefix(counts: Sequence[int], *, rows_per_step: int, max_loss_tokens: in
         if max_loss_tokens is not None and tokens + more > max_loss_tokens:
             break
         steps, tokens = steps + 1, tokens + more
-    return SftPass(steps=steps, records=steps * rows_per_step, loss_tokens=tokens)
+    records = steps * rows_per_step
+    return SftPass(steps=steps, records=records, loss_tokens=tokens, left_out=len(counts) - records)
 
 
 def loss_tokens(rows: Sequence[SftRow], tokens: Tokens) -> list[int]:

@@ -14,11 +14,14 @@ from explicit_learning.arms import ARMS
 from explicit_learning.data.answers import ANSWER_SCHEMA_REGEX
 from explicit_learning.errors import Context, Fault, found_text
 from explicit_learning.plan.geometry import Geometry
+from explicit_learning.plan.idle_settings import idle_settings
 
 __all__ = ["SMOKE_STOP_STEP", "broken_rules", "warnings"]
 
 SMOKE_STOP_STEP = 5
 PAPO_COLLAPSE_GAMMA = 0.04
+# Logits of about 100 divided by this are resolved to 0.06 nats in float32, in which log-probs are computed.
+LEAST_TEMPERATURE = 0.0001
 
 CONTEXT = Context(gate="plan")
 REFREEZE = "freeze the draft again"
@@ -210,6 +213,19 @@ def _context_holds_prompt_and_completion(plan: Document) -> Iterator[Fault]:
         )
 
 
+@_rule("/arm", "/generation/temperature")
+def _temperature_leaves_numbers(plan: Document) -> Iterator[Fault]:
+    temperature = plan["generation"]["temperature"]
+    if not ARMS[plan["arm"]].is_sft and temperature < LEAST_TEMPERATURE:
+        yield CONTEXT.fault(
+            pointer="/generation/temperature",
+            found=found_text(temperature),
+            expected=f"at least {LEAST_TEMPERATURE:g}: logits are divided by it in float32, and below, log-probs are "
+            "rounding errors or infinite",
+            fix="raise it, for example to 0.01, with which the most probable token is almost always sampled",
+        )
+
+
 @_rule("/vllm", "/vllm/max_model_len", "/generation/context_tokens")
 def _vllm_holds_the_context(plan: Document) -> Iterator[Fault]:
     if plan["vllm"] is None:
@@ -391,4 +407,4 @@ def warnings(plan: dict[str, Any]) -> list[str]:
     for name, trained in (("lambda_dir", arm.direction), ("lambda_ev", arm.evidence)):
         if evi_po and trained != "none" and evi_po[name] == 0:
             found.append(f"/objective/evi_po/{name}: 0: the arm {arm.name} trains without this term then")
-    return found
+    return [*found, *idle_settings(plan)]

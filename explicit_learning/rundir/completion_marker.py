@@ -62,6 +62,7 @@ class Counts:
 
     optimizer_steps: int
     records: int
+    records_left_out: int | None
     sft_loss_tokens: int | None
     sft_loss_token_ceiling: int | None
     sampled_tokens: int | None
@@ -87,10 +88,17 @@ class CheckpointEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalAdapter:
-    """The final adapter: the hash of each file by relative POSIX path, and the digest of its tensors."""
+    """The final adapter.
+
+    Attributes:
+        files: SHA-256 of each file by relative POSIX path.
+        tensors_sha256: Digest of its tensors.
+        unchanged: Whether its tensors are those of the initial adapter: the run trained nothing.
+    """
 
     files: dict[str, str]
     tensors_sha256: str
+    unchanged: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from explicit_learning.model_files.folders import ADAPTER_FILES
 __all__ = [
     "ADAPTER_CONFIG",
     "ADAPTER_WEIGHTS",
+    "ANSWERS",
     "CHECKPOINT_MARK",
     "COMPLETION_MARKER",
     "EVALUATIONS",
@@ -63,6 +64,7 @@ FINAL_ADAPTER = "final-adapter"
 RESUME_AUDITS = "resume-audits"
 SET_ASIDE = "set-aside"
 EVALUATIONS = "evaluations"
+ANSWERS = "answers.jsonl"  # beside each evaluation
 LOGS = "logs"
 TENSORBOARD = "tensorboard"
 
@@ -136,8 +138,8 @@ def resume_audit_file(checkpoint: str, launch_id: str) -> str:
 
 
 def evaluation_file(name: str) -> str:
-    """Return where an evaluation lies; its name is a hash of what it depends on."""
-    return f"{EVALUATIONS}/{name}/evaluation.json"
+    """Return where an evaluation lies in a folder of evaluations; its name is a hash of what it depends on."""
+    return f"{name}/evaluation.json"
 
 
 def rank_log(rank: int) -> str:

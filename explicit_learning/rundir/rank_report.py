@@ -15,15 +15,15 @@ __all__ = ["LossTerm", "RankReport"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossTerm:
-    """What was seen of one term of the loss.
+    """What was measured of one term of the loss, over all ranks.
 
     Attributes:
-        present: Whether it was computed in every step that calls for it.
+        called: Backward passes that computed it.
         finite: Whether every value was finite.
-        gradient: Whether it had a non-zero gradient in at least one step.
+        gradient: Whether what it adds to the loss had a gradient other than 0 in at least one backward pass.
     """
 
-    present: bool
+    called: int
     finite: bool
     gradient: bool
 
@@ -39,11 +39,11 @@ class RankReport:
         rank: This rank.
         world_size: Number of ranks.
         optimizer_steps: Optimizer steps done.
-        records: Rows that the steps used: SFT rows, or prompts (slot visits).
+        records: Rows that the steps used, counted: SFT rows, or prompts (slot visits).
+        records_left_out: SFT rows of the arm that no step uses; ``None`` in RL arms.
         sft_loss_tokens: Tokens with a loss; ``None`` in RL arms.
         sampled_tokens: All-reduced sum of ``ledger.frontier().tokens``; ``None`` in SFT arms.
         completions: All-reduced sum of ``ledger.frontier().rows``; ``None`` in SFT arms.
-        prompts_truncated: Prompts that lost a token to a length limit (must be 0).
         trainable_parameters: Number of trainable parameters.
         trainable_parameter_names_sha256: ``sha256_json(sorted(names))``.
         initial_adapter_tensors_sha256: Tensor digest (`explicit_learning.model_files.tensors`) of the adapter before
@@ -56,7 +56,7 @@ class RankReport:
         device_seconds: Time from this launch's first step to its last.
         unchanged_adapter_steps: Steps (from 1) with a non-zero learning rate that left the adapter unchanged.
         zero_gradient_steps: Steps (from 1) whose gradient norm was exactly 0.
-        loss_terms: Each term of the arm's loss by name (``cross_entropy`` in SFT arms, ``policy`` in GRPO arms).
+        loss_terms: Each term of the arm's loss by name (`explicit_learning.arms.Arm.terms`).
         log_history: The trainer's log; numbers that are not finite are ``None``.
     """
 
@@ -64,10 +64,10 @@ class RankReport:
     world_size: int
     optimizer_steps: int
     records: int
+    records_left_out: int | None
     sft_loss_tokens: int | None
     sampled_tokens: int | None
     completions: int | None
-    prompts_truncated: int
     trainable_parameters: int
     trainable_parameter_names_sha256: str
     initial_adapter_tensors_sha256: str

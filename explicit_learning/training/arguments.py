@@ -7,11 +7,11 @@ logging) is switched off.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.data.prompt import TEMPLATE_OPTIONS
 from explicit_learning.errors import Context
+from explicit_learning.plan.idle_settings import warmup_steps
 
 if TYPE_CHECKING:
     from trl import GRPOConfig, SFTConfig
@@ -103,7 +103,7 @@ def _shared(context: RankContext) -> dict[str, Any]:
         "gradient_accumulation_steps": optimisation.gradient_accumulation_steps,
         "learning_rate": optimisation.learning_rate,
         "lr_scheduler_type": SCHEDULERS[optimisation.lr_scheduler],
-        "warmup_steps": math.ceil(optimisation.max_steps * optimisation.warmup_ratio),
+        "warmup_steps": warmup_steps(optimisation.max_steps, optimisation.warmup_ratio),
         "optim": optimisation.optimizer,
         "adam_beta1": optimisation.adam_beta1,
         "adam_beta2": optimisation.adam_beta2,

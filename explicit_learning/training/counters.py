@@ -24,23 +24,21 @@ class Counters:
     """Counts over the whole run, launches before a resume included.
 
     Attributes:
+        records: This rank's rows that were used: SFT rows, or slot visits.
         loss_tokens: This rank's tokens with a loss, of SFT arms.
         unchanged_adapter_steps: Steps (from 1) with a learning rate that left the adapter as it was.
         zero_gradient_steps: Steps (from 1) whose gradient norm was exactly 0.
-        finite_steps: Steps whose loss was finite.
-        gradient_steps: Steps whose gradient norm was finite and not 0.
         malformed: Completions that broke the answer contract, truncated ones included, over all ranks.
         truncated: Completions that hit the token cap, over all ranks.
         zero_variance_groups: Slot visits whose completions all had one reward, over all ranks.
-        terms: By the name of a term of an RL loss: backward passes of this rank that called for it, in which it was
-            finite, and in which it was first seen to have a gradient (0 or 1).
+        terms: By the name of a term of the loss: backward passes of this rank that computed it, in which it was finite,
+            and in which it was first seen to have a gradient (0 or 1; not measured in SFT arms).
     """
 
+    records: int = 0
     loss_tokens: int = 0
     unchanged_adapter_steps: list[int] = field(default_factory=list)
     zero_gradient_steps: list[int] = field(default_factory=list)
-    finite_steps: int = 0
-    gradient_steps: int = 0
     malformed: int = 0
     truncated: int = 0
     zero_variance_groups: int = 0

@@ -16,6 +16,7 @@ from torch.utils.data import Sampler
 from trl import GRPOTrainer
 from trl.trainer.utils import pad
 
+from explicit_learning.arms import ARMS
 from explicit_learning.errors import Context
 from explicit_learning.launch.outcomes import NonFiniteLossError
 from explicit_learning.rewards import check_columns, score
@@ -85,7 +86,7 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
         kwargs["processing_class"].tokenizer.padding_side = "left"
         super().__init__(reward_funcs=[_answer], train_dataset=rows, **kwargs)
         self._check_terminal_tokens()
-        declare_terms(self.loop.counters, ("policy",))
+        declare_terms(self.loop.counters, ARMS[plan.arm])
 
     def _check_terminal_tokens(self) -> None:
         """Refuse terminal tokens that TRL would take for content: it reads only the tokenizer's EOS and pad."""
@@ -120,6 +121,8 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
         if not all(inputs):
             raise AssertionError("the run started inside a generation cycle, whose rows were sampled earlier")
         self._slot_prompts = [row["slot_prompt"] for row in inputs]
+        visits = {(prompt.rollout.slot_id, prompt.rollout.visit) for prompt in self._slot_prompts}
+        self.loop.counters.records += len(visits)
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         return output | {"slot_prompt": list(self._slot_prompts)}
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import resource
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from explicit_learning.files.canonical import sha256_json
-from explicit_learning.plan.geometry import Geometry
-from explicit_learning.rundir.rank_report import LossTerm, RankReport
+from explicit_learning.rundir.rank_report import RankReport
 from explicit_learning.training.collectives import sum_over_ranks
 from explicit_learning.training.metrics import logged_rows
 from explicit_learning.training.objectives.loss_term_check import checked_terms
@@ -61,28 +60,28 @@ def rank_report(trainer: CheckpointingTrainer, *, initial: WeightDigests) -> Ran
         initial: The weights before this launch's first step: the initial adapter, not the one that was resumed.
     """
     loop, state, records = trainer.loop, trainer.state, trainer.records
-    geometry = Geometry.of(loop.context.manifest.plan)
     model = trainer.accelerator.unwrap_model(trainer.model)
     counters, device = loop.counters, trainer.args.device
     tokens = completions = loss_tokens = None
-    used = state.global_step * geometry.rows_per_cycle
+    [used] = sum_over_ranks([counters.records], device)
     if records is None:
         [loss_tokens] = sum_over_ranks([counters.loss_tokens], device)
     else:
         tokens, completions = sum_over_ranks([records.ledger.tokens, records.ledger.rows], device)
-        used = geometry.cycles(state.global_step) * geometry.slots_per_cycle
-    finite = counters.finite_steps == state.global_step
-    cross_entropy = LossTerm(present=finite, finite=finite, gradient=counters.gradient_steps > 0)
+    terms = checked_terms(counters, device)
+    if records is None:  # the only term of its loss has the gradient of the steps
+        some = len(counters.zero_gradient_steps) < state.global_step
+        terms = {name: replace(term, gradient=some) for name, term in terms.items()}
     final = WeightDigests.of(model)
     return RankReport(
         rank=loop.context.rank,
         world_size=loop.context.world_size,
         optimizer_steps=state.global_step,
         records=used,
+        records_left_out=trainer.records_left_out,
         sft_loss_tokens=loss_tokens,
         sampled_tokens=tokens,
         completions=completions,
-        prompts_truncated=0,
         trainable_parameters=sum(part.numel() for part in model.parameters() if part.requires_grad),
         trainable_parameter_names_sha256=sha256_json(trainable_names(model)),
         initial_adapter_tensors_sha256=initial.adapter,
@@ -93,6 +92,6 @@ def rank_report(trainer: CheckpointingTrainer, *, initial: WeightDigests) -> Ran
         device_seconds=loop.seconds,
         unchanged_adapter_steps=tuple(counters.unchanged_adapter_steps),
         zero_gradient_steps=tuple(counters.zero_gradient_steps),
-        loss_terms={"cross_entropy": cross_entropy} if records is None else checked_terms(counters, device),
+        loss_terms=terms,
         log_history=tuple(logged_rows(state.log_history)),
     )

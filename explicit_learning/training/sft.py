@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import Dataset, Sampler, SequentialSampler
 from trl import SFTTrainer
 
+from explicit_learning.arms import ARMS
+from explicit_learning.training.objectives.loss_term_check import count_pass, declare_terms
 from explicit_learning.training.prompt_limit import refuse_long_prompt
 from explicit_learning.training.state.checkpointing import CheckpointingTrainer
 from explicit_learning.training.tokens import sft_example
@@ -55,10 +57,18 @@ class SftRows(Dataset[dict[str, Any]]):
 class OnePassSFTTrainer(CheckpointingTrainer, SFTTrainer):
     """TRL's SFT trainer on rows in a fixed order."""
 
-    def __init__(self, *, rows: SftRows, max_prompt_tokens: int, **kwargs: Any) -> None:
+    def __init__(self, *, rows: SftRows, left_out: int, max_prompt_tokens: int, **kwargs: Any) -> None:
         self._rows = rows
+        self.records_left_out = left_out
         self._max_prompt_tokens = max_prompt_tokens
         super().__init__(train_dataset=rows, **kwargs)
+        declare_terms(self.loop.counters, ARMS[self.loop.context.manifest.plan.arm])
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Run the library's step, and count its term."""
+        loss = super().training_step(*args, **kwargs)
+        count_pass(self.loop.counters, "cross_entropy", loss)
+        return loss
 
     def row_sampler(self) -> Sampler[int]:
         """Return the rows' own order: they are in training order, and end with a whole step."""
@@ -74,6 +84,7 @@ class OnePassSFTTrainer(CheckpointingTrainer, SFTTrainer):
         """
         batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
         self._refuse_long_prompts(batches)
+        self.loop.counters.records += sum(len(batch["labels"]) for batch in batches)
         self.loop.counters.loss_tokens += sum(int((batch["labels"] != IGNORED).sum()) for batch in batches)
         return batches, items
 

@@ -147,9 +147,6 @@ class StepCallback(TrainerCallback):
             counters.unchanged_adapter_steps.append(step)
         if self.loop.gradient_norm == 0.0:
             counters.zero_gradient_steps.append(step)
-        else:
-            counters.gradient_steps += 1
-        counters.finite_steps += 1
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Decide about logging, saving and stopping."""

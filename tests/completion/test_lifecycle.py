@@ -74,6 +74,7 @@ def test_an_rl_run_completes(rl: Run) -> None:
     assert to_json(marker.counts) == {
         "optimizer_steps": 3,
         "records": 12,
+        "records_left_out": None,
         "sft_loss_tokens": None,
         "sft_loss_token_ceiling": None,
         "sampled_tokens": 132,
@@ -110,13 +111,35 @@ def test_an_rl_run_completes(rl: Run) -> None:
     assert kinds(rl) == ["gates", "launch", "exit"]
 
 
+@pytest.mark.parametrize("unchanged", [True, False])
+def test_an_adapter_that_the_run_left_as_it_was_is_told(
+    rl: Run, unchanged: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rl.prepare()
+    rl.checkpoint(3, rl.sample())
+    digest = rl.save_adapter()
+    initial = digest if unchanged else "2" * 64
+    reports = rl.reports(digest, initial_adapter_tensors_sha256=initial)
+    assert after_ranks(rl.launch_manifest(), rl.completed(reports)).exit_code == ExitCode.DONE
+    assert read_marker(rl.folder).adapter.unchanged is unchanged
+    told = "the final adapter equals the initial one: this run trained nothing"
+    assert (told in capsys.readouterr().err) is unchanged
+    assert (told in (rl.folder / "final-adapter" / "README.md").read_text()) is unchanged
+
+
 def test_an_sft_run_completes_with_nulls_where_nothing_was_sampled(sft: Run) -> None:
     sft.prepare()
     sft.checkpoint(3)
     assert finish(sft) == ExitCode.DONE
     marker = read_marker(sft.folder)
     counts = {name: value for name, value in to_json(marker.counts).items() if value is not None}
-    expected = {"optimizer_steps": 3, "records": 24, "sft_loss_tokens": 480, "sft_loss_token_ceiling": 500}
+    expected = {
+        "optimizer_steps": 3,
+        "records": 24,
+        "records_left_out": 7,
+        "sft_loss_tokens": 480,
+        "sft_loss_token_ceiling": 500,
+    }
     assert counts == expected
     assert (marker.accounting, marker.reward, marker.objective) == ((), None, None)
 

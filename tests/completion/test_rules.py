@@ -13,7 +13,7 @@ from explicit_learning.completion.recount import RankRecount, recount_rank
 from explicit_learning.completion.rules import broken_completion_rules
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.rundir.rank_report import LossTerm
-from tests.support.finished_run import RANKS, Run, plan_document, row
+from tests.support.finished_run import PASSES, RANKS, Run, plan_document, row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,8 +71,8 @@ def test_the_counters_count(rl: Run) -> None:
         ({"sampled_tokens": 131}, [("/sampled_tokens", "131 reported by 2 ranks")]),
         ({"completions": 25}, [("/completions", "25 reported by 2 ranks")]),
         (
-            {"prompts_truncated": 1},
-            [("/prompts_truncated", f"1 truncated prompts (rank {rank})") for rank in range(RANKS)],
+            {"records": 11},
+            [("/records", f"11 rows used (rank {rank})") for rank in range(RANKS)],
         ),
         (
             {"base_weights_after_sha256": "4" * 64},
@@ -83,20 +83,125 @@ def test_the_counters_count(rl: Run) -> None:
             [("/final_adapter_tensors_sha256", f"digest {'4' * 64} on rank {rank}") for rank in range(RANKS)],
         ),
         ({"loss_terms": {}}, [("/loss_terms", f"no loss term on rank {rank}") for rank in range(RANKS)]),
-        (
-            {"loss_terms": {"policy": LossTerm(present=True, finite=False, gradient=True)}},
-            [("/loss_terms", f"the term policy was not finite (rank {rank})") for rank in range(RANKS)],
-        ),
-        (
-            {"loss_terms": {"policy": LossTerm(present=False, finite=True, gradient=True)}},
-            [("/loss_terms", f"the term policy was not computed in every step (rank {rank})") for rank in range(RANKS)],
-        ),
     ],
 )
 def test_what_ranks_report_breaks_its_rule(rl: Run, changes: dict[str, Any], expected: list[tuple[str, str]]) -> None:
     rl.prepare()
     rl.sample()
     assert broken(rl, **changes) == expected
+
+
+# --- the loss's terms ---------------------------------------------------------------------------------------------
+
+ACTED = LossTerm(called=PASSES, finite=True, gradient=True)
+UNWEIGHED = LossTerm(called=PASSES, finite=True, gradient=False)
+NEVER = LossTerm(called=0, finite=True, gradient=False)
+SOMETIMES = LossTerm(called=1, finite=True, gradient=True)
+EVI_PO = {
+    "adapter_version": "evi_po/1",
+    "lambda_dir": 0.5,
+    "lambda_ev": 0.1,
+    "kappa": 1.0,
+    "margin": 1.0,
+    "tau": 0.07,
+    "max_rows_per_forward": 32,
+}
+PAPO = {
+    "adapter_version": "papo/1",
+    "upstream_sha256": "0" * 64,
+    "recipe": "custom",
+    "gamma": 0.01,
+    "eta_aug": 0.0,
+    "eta_ori": 0.03,
+    "aug_entropy_grad": False,
+    "mask_probability": 0.6,
+    "mask_patch_pixels": 32,
+}
+
+
+def of_terms(tmp_path: Path, arm: str, block: dict[str, Any] | None, **terms: LossTerm) -> list[tuple[str | None, str]]:
+    """Return which rules an arm's run breaks whose first rank measured these terms; both ranks report the same."""
+    changes = {"objective__papo" if arm == "papo" else "objective__evi_po": block} if block else {}
+    run = Run.of(tmp_path, plan_document(arm=arm, **changes))
+    run.prepare()
+    run.sample()
+    found = broken(run, loss_terms=terms)
+    assert len(found) % RANKS == 0
+    return found[: len(found) // RANKS]
+
+
+@pytest.mark.parametrize(
+    ("policy", "told"),
+    [
+        (ACTED, None),
+        (LossTerm(called=PASSES, finite=False, gradient=True), "a value that was not finite (rank 0)"),
+        (LossTerm(called=PASSES - 1, finite=True, gradient=True), f"computed in {PASSES - 1} backward passes (rank 0)"),
+        (NEVER, "computed in 0 backward passes (rank 0)"),
+        (UNWEIGHED, "no gradient in any backward pass (rank 0)"),
+    ],
+)
+def test_the_policy_term_acts_in_every_pass(tmp_path: Path, policy: LossTerm, told: str | None) -> None:
+    found = of_terms(tmp_path, "answer_grpo", None, policy=policy)
+    assert found == ([("/loss_terms/policy", told)] if told else [])
+
+
+def test_a_policy_term_has_no_gradient_where_no_rewards_differ(rl: Run) -> None:
+    rl.prepare()
+    rl.sample(change=lambda _, pairs: [(entry, row(entry, 0, total=1.0)) for entry, _ in pairs])
+    assert broken(rl, loss_terms={"policy": UNWEIGHED}) == []
+
+
+@pytest.mark.parametrize(
+    ("arm", "weights", "terms", "told"),
+    [
+        ("evi_po", {}, {}, {}),
+        ("evi_po", {}, {"direction": NEVER}, {"direction": "never computed (rank 0)"}),
+        ("evi_po_ce", {}, {"direction": NEVER}, {"direction": "never computed (rank 0)"}),
+        ("evi_po", {}, {"direction": UNWEIGHED}, {"direction": "no gradient in any backward pass (rank 0)"}),
+        ("evi_po", {}, {"evidence": NEVER}, {"evidence": "never computed (rank 0)"}),
+        ("evi_po_no_direction", {"lambda_dir": 0.0}, {"direction": UNWEIGHED, "control": UNWEIGHED}, {}),
+        ("evi_po_no_evidence", {"lambda_ev": 0.0}, {"evidence": NEVER}, {}),
+        # no CONTROL views, or none whose FULL view was answered right
+        ("evi_po", {}, {"control": NEVER}, {}),
+        ("evi_po", {}, {"control": UNWEIGHED}, {"control": "no gradient in any backward pass (rank 0)"}),
+        ("evi_po", {"kappa": 0.0}, {"control": UNWEIGHED}, {}),
+    ],
+)
+def test_evi_pos_terms_act_where_they_have_a_weight(
+    tmp_path: Path, arm: str, weights: dict[str, float], terms: dict[str, LossTerm], told: dict[str, str]
+) -> None:
+    measured = {"policy": ACTED, "direction": SOMETIMES, "control": SOMETIMES, "evidence": SOMETIMES} | terms
+    found = of_terms(tmp_path, arm, EVI_PO | weights, **measured)
+    assert found == [(f"/loss_terms/{name}", text) for name, text in told.items()]
+
+
+@pytest.mark.parametrize(
+    ("weights", "terms", "told"),
+    [
+        ({}, {}, {}),
+        ({}, {"perception": UNWEIGHED}, {"perception": "no gradient in any backward pass (rank 0)"}),
+        ({"gamma": 0.0}, {"perception": UNWEIGHED}, {}),
+        ({"eta_aug": 0.03}, {}, {"masked_entropy": "no gradient in any backward pass (rank 0)"}),
+        ({}, {"original_entropy": SOMETIMES}, {"original_entropy": "computed in 1 backward passes (rank 0)"}),
+    ],
+)
+def test_papos_terms_act_in_every_pass(
+    tmp_path: Path, weights: dict[str, float], terms: dict[str, LossTerm], told: dict[str, str]
+) -> None:
+    measured = {"policy": ACTED, "perception": ACTED, "masked_entropy": UNWEIGHED, "original_entropy": ACTED} | terms
+    found = of_terms(tmp_path, "papo", PAPO | weights, **measured)
+    assert found == [(f"/loss_terms/{name}", text) for name, text in told.items()]
+
+
+@pytest.mark.parametrize(
+    ("terms", "told"),
+    [
+        ({"policy": ACTED}, "policy on rank 0"),
+        (dict.fromkeys(("policy", "direction", "control"), ACTED), "control, direction, policy on rank 0"),
+    ],
+)
+def test_terms_of_another_arm_are_named(tmp_path: Path, terms: dict[str, LossTerm], told: str) -> None:
+    assert of_terms(tmp_path, "evi_po", EVI_PO, **terms) == [("/loss_terms", told)]
 
 
 def test_a_missing_rank_is_named(rl: Run) -> None:

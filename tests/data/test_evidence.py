@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.data.dataset import check_dataset, evidence_faults
+from explicit_learning.data.dataset import check_dataset, direction_faults, evidence_faults
 from explicit_learning.data.digits.writer import Size, write_dataset
 
 if TYPE_CHECKING:
@@ -38,3 +38,15 @@ def test_a_group_without_evidence_is_refused_where_evidence_is_weighed(tmp_path:
     assert fault.found.startswith("2 groups without evidence")
     assert fault.pointer == "/full_view/evidence"
     assert evidence_faults(without, objective=None) == evidence_faults(without, objective={"evi_po": None}) == []
+
+
+def test_slots_without_an_intervened_view_are_refused_where_the_direction_is_weighed(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "data", seed=0, size=Size(sft_items=2, slot_groups=3, evaluation_groups=2))
+    whole = check_dataset(tmp_path / "data" / "dataset-manifest.json")
+    assert direction_faults(whole, objective={"evi_po": {"lambda_dir": 0.5}}) == []
+    unchanged = tuple(item for item in whole.located_slots if item.row.relation in {"FULL", "CONTROL"})
+    without = dataclasses.replace(whole, located_slots=unchanged)
+    assert direction_faults(without, objective={"evi_po": {"lambda_dir": 0.0}}) == []
+    [fault] = direction_faults(without, objective={"evi_po": {"lambda_dir": 0.5}})
+    assert (fault.pointer, fault.found) == ("/relation", f"{len(unchanged)} slots, all CONTROL or FULL")
+    assert direction_faults(without, objective=None) == direction_faults(without, objective={"evi_po": None}) == []

@@ -11,12 +11,11 @@ import pytest
 
 from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.evaluation import requests
-from explicit_learning.evaluation.requests import (
-    EvaluationIdentity,
-    EvaluationRequest,
-    answer_requests,
-    evaluation_of_run,
-)
+from explicit_learning.evaluation.record import EvaluationIdentity, write_evaluation
+from explicit_learning.evaluation.requests import EvaluationRequest, answer_requests, evaluation_of_run
+from explicit_learning.evaluation.summary import Answer
+from explicit_learning.files.hashing import sha256_file
+from explicit_learning.files.resources import SCHEMAS
 from explicit_learning.files.typed_json import from_json, to_json
 from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
 from explicit_learning.rundir.events import append_event
@@ -58,8 +57,8 @@ def refused(call: Callable[[], object]) -> Fault:
 
 
 def test_the_name_of_an_evaluation_never_changes() -> None:
-    # Evaluations of earlier versions lie under this name, and are not made again.
-    assert IDENTITY.name == "4d4ee240d907942a"
+    # Evaluations of this form lie under this name, and are not made again.
+    assert IDENTITY.name == "5f8553fb5c153b9b"
 
 
 @pytest.mark.parametrize("label", [{"run_id": "other"}, {"arm": "evi_po"}, {"which": "initial"}])
@@ -128,11 +127,116 @@ def test_an_evaluation_process_that_fails(
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
     out = tmp_path / "evaluation.json"
-    request = EvaluationRequest(
-        label="run (base)", plan=from_json(Plan, PLAN), paths=PATHS, adapter=None, out=str(out), identity=IDENTITY
-    )
-    fault = refused(lambda: answer_requests([request]))
+    fault = refused(lambda: answer_requests([request_to(out)]))
     assert (fault.file, fault.exit_code) == (str(out), expected)
     assert fault.found == f"the evaluation process ended with exit code {code}"
-    out.write_text('{"rows": 3}')  # what is there is not made again
-    assert answer_requests([request]) == [{"rows": 3}]
+
+
+def answers(count: int = 3) -> list[Answer]:
+    return [
+        Answer(
+            slot_id=f"slot-{index}",
+            view_id="full",
+            relation="FULL",
+            state="original",
+            target="7",
+            text="<answer>7</answer>",
+            valid=True,
+            reason=None,
+            parsed_answer="7",
+            right=True,
+            abstained=False,
+            said_full_answer=True,
+        )
+        for index in range(count)
+    ]
+
+
+def request_to(out: Path) -> EvaluationRequest:
+    plan = from_json(Plan, PLAN)
+    return EvaluationRequest(label="run (base)", plan=plan, paths=PATHS, adapter=None, out=str(out), identity=IDENTITY)
+
+
+def test_an_evaluation_that_is_there_is_not_made_again(tmp_path: Path) -> None:
+    out = tmp_path / "folder" / "evaluation.json"
+    write_evaluation(out, IDENTITY, answers())
+    (found,) = answer_requests([request_to(out)])
+    assert (found["rows"], found["relations"]["FULL"]["accuracy"]) == (3, 1.0)
+    lines = (out.parent / "answers.jsonl").read_text().splitlines()
+    assert [json.loads(line)["slot_id"] for line in lines] == ["slot-0", "slot-1", "slot-2"]
+    assert found["answers_sha256"] == sha256_file(out.parent / "answers.jsonl")
+    # What only names it may differ: the same adapter may be the final one of one run and the initial one of another.
+    other = replace(request_to(out), identity=replace(IDENTITY, which="initial"))
+    assert answer_requests([other]) == [found]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"prompt_sha256": "0" * 64}, "the evaluation "),
+        ({"rows": 4}, "4"),
+        ({"malformed": 1}, "1"),
+        ({"answers_sha256": "0" * 64}, "HASH"),
+        ({"rows": None}, "null"),
+    ],
+)
+def test_an_evaluation_that_was_edited_is_refused(tmp_path: Path, change: dict[str, object], told: str) -> None:
+    out = tmp_path / "evaluation.json"
+    write_evaluation(out, IDENTITY, answers())
+    out.write_text(json.dumps(json.loads(out.read_text()) | change))
+    fault = refused(lambda: answer_requests([request_to(out)]))
+    told = told.replace("HASH", sha256_file(tmp_path / "answers.jsonl"))
+    assert fault.found.startswith(told)
+    assert fault.fix == "move the folder of this evaluation away, and run the command again to make a new one"
+
+
+def test_an_evaluation_whose_answers_were_edited_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "evaluation.json"
+    write_evaluation(out, IDENTITY, answers())
+    lines = tmp_path / "answers.jsonl"
+    lines.write_text(lines.read_text().replace("slot-1", "slot-9"))
+    fault = refused(lambda: answer_requests([request_to(out)]))
+    assert (fault.file, fault.found) == (str(lines), sha256_file(lines))
+    lines.unlink()
+    assert refused(lambda: answer_requests([request_to(out)])).file == str(lines)
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "_evaluate", lambda _: pytest.fail("answered first"))
+    (tmp_path / "file").write_text("")
+    fault = refused(lambda: answer_requests([request_to(tmp_path / "file" / "evaluations" / "evaluation.json")]))
+    assert fault.exit_code == ExitCode.OUTPUT
+    assert "--out" in fault.fix
+
+
+def test_an_evaluation_can_be_written_elsewhere(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "frozen_paths", lambda *_, **__: PATHS)
+    request = evaluation_of_run(run, "base", plan_file=run.parent / "started.json", out=tmp_path / "elsewhere")
+    assert request.out == str(tmp_path / "elsewhere" / request.identity.name / "evaluation.json")
+
+
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
+def test_a_final_adapter_that_is_not_the_markers_is_refused(
+    run: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(requests, "frozen_paths", lambda *_, **__: PATHS)
+    folder = run / "final-adapter"
+    folder.mkdir()
+    marker = json.loads((SCHEMAS / "examples" / "completion-marker.json").read_text())
+    marker["identities"]["frozen_config_sha256"] = PLAN["frozen_config_sha256"]
+    for file in ("adapter_config.json", "adapter_model.safetensors"):
+        (folder / file).write_text(file)
+        marker["adapter"]["files"][file] = sha256_file(folder / file)
+    (run / "training-complete.json").write_text(json.dumps(marker))
+
+    def request() -> EvaluationRequest:
+        return evaluation_of_run(run, "final", plan_file=run.parent / "started.json")
+
+    assert request().identity.adapter_sha256 is not None
+    (folder / name).write_text("another one")
+    fault = refused(request)
+    assert (fault.file, fault.found) == (str(folder / name), sha256_file(folder / name))
+    (folder / name).unlink()
+    assert refused(request).found == "no such file"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from explicit_learning.data.answers import AnswerType
 from explicit_learning.data.rows import ImageRef, Relation, SlotRow, View
-from explicit_learning.evaluation.summary import Answered, summarise
+from explicit_learning.evaluation.summary import Answer, Answered, summarise
 from explicit_learning.plan.typed_plan import Reward
 from explicit_learning.rewards import score
 
@@ -16,7 +16,7 @@ def _view(role: Relation, state: str) -> View:
     return View(view_id=state, role=role, state=state, images=(image,))
 
 
-def answered(relation: str, text: str, *, state: str = "state") -> Answered:
+def answered(relation: str, text: str, *, state: str = "state") -> Answer:
     row = SlotRow(
         slot_id="s",
         group_id="g",
@@ -32,7 +32,7 @@ def answered(relation: str, text: str, *, state: str = "state") -> Answered:
         substitute_answer="3",
     )
     result = score(text, terminated=True, gold=row.target, answer_type=row.answer_type, choices=(), weights=WEIGHTS)
-    return Answered(row=row, text=text, score=result)
+    return Answered(row=row, text=text, score=result).record()
 
 
 def _say(body: str) -> str:

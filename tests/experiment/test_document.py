@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.experiment.comparison import comparison_faults
 from explicit_learning.experiment.document import OWN_FIELDS, narrow, read_experiment
-from explicit_learning.experiment.runner import SHARED, RunOfStage, comparison_faults, stage_folder
+from explicit_learning.experiment.runner import RunOfStage, stage_folder
 from explicit_learning.files.resources import PLANS
 from tests.support.plans import PLAN
 
@@ -110,22 +111,90 @@ def test_folders_name_the_seed_only_where_there_are_several(tmp_path: Path) -> N
     assert stage_folder(tmp_path, two, "papo", 3) == tmp_path / "papo-seed3"
 
 
-def run_of(plan: dict[str, Any], name: str) -> RunOfStage:
-    return RunOfStage(arm=name, seed=0, plan_file=Path(f"{name}.json"), plan=plan, folder=Path(name))
+def run_of(plan: dict[str, Any], arm: str) -> RunOfStage:
+    return RunOfStage(arm=arm, seed=0, plan_file=Path(f"{arm}.json"), plan=plan | {"arm": arm}, folder=Path(arm))
+
+
+def changed(changes: dict[str, Any]) -> dict[str, Any]:
+    plan = copy.deepcopy(PLAN)
+    for pointer, value in changes.items():
+        *parents, name = pointer.split("/")[1:]
+        holder = plan
+        for parent in parents:
+            holder = holder[parent]
+        holder[name] = value
+    return plan
+
+
+def differing(*runs: RunOfStage) -> list[tuple[str | None, str | None]]:
+    plans = [(run.arm, run.plan_file, run.plan) for run in runs]
+    return [(fault.file, fault.pointer) for fault in comparison_faults(plans)]
+
+
+EVI_PO = {"lambda_dir": 0.5, "lambda_ev": 0.1, "kappa": 1.0, "margin": 1.0, "tau": 0.07}
+FREE = {
+    *("/$schema", "/arm", "/run_id", "/code_commit", "/code_dirty", "/frozen_config_sha256"),
+    *("/model/path", "/initial_adapter/path", "/prompt/path", "/data/asset_root", "/data/dataset/path"),
+    *("/data/dataset_manifest/path", "/data/evaluation_manifest/path"),
+}
+
+
+def leaves(value: Any, pointer: str = "") -> list[str]:
+    if not isinstance(value, dict):
+        return [pointer]
+    return [leaf for name, item in value.items() for leaf in leaves(item, f"{pointer}/{name}")]
 
 
 def test_plans_that_agree_may_be_compared() -> None:
-    other = copy.deepcopy(PLAN) | {"arm": "defacto", "run_id": "defacto", "seed": 9}
-    assert comparison_faults([run_of(PLAN, "a"), run_of(other, "b")]) == []
+    other = changed(dict.fromkeys(FREE, "different"))
+    assert differing(run_of(PLAN, "answer_grpo"), run_of(other, "defacto")) == []
 
 
-@pytest.mark.parametrize("pointer", SHARED)
-def test_every_shared_field_is_compared(pointer: str) -> None:
-    other = copy.deepcopy(PLAN)
-    *parents, name = pointer.split("/")[1:]
-    holder = other
-    for parent in parents:
-        holder = holder[parent]
-    holder[name] = "different"
-    (fault,) = comparison_faults([run_of(PLAN, "a"), run_of(other, "b")])
-    assert (fault.file, fault.pointer, fault.found) == ("b.json", pointer, "different")
+@pytest.mark.parametrize("pointer", sorted({*leaves(PLAN)} - FREE))
+def test_every_other_field_is_compared(pointer: str) -> None:
+    other = run_of(changed({pointer: "different"}), "defacto")
+    assert differing(run_of(PLAN, "answer_grpo"), other) == [("defacto.json", pointer)]
+
+
+@pytest.mark.parametrize(
+    ("arm", "changes", "pointers"),
+    [
+        ("papo", {"/objective/papo": {"gamma": 0.01}, "/objective/beta": 0.01, "/objective/epsilon_high": 0.28}, []),
+        ("papo", {"/objective/epsilon_low": 0.1}, ["/objective/epsilon_low"]),
+        ("evi_po_ce", {"/objective/evi_po": EVI_PO}, []),
+        ("evi_po_ce", {"/objective/evi_po": EVI_PO | {"lambda_dir": 0.4}}, ["/objective/evi_po/lambda_dir"]),
+        ("evi_po_ce", {"/objective/evi_po": EVI_PO | {"tau": 0.1}}, ["/objective/evi_po/tau"]),
+        ("evi_po_no_direction", {"/objective/evi_po": EVI_PO | {"lambda_dir": 0.0}}, []),
+        ("evi_po_no_direction", {"/objective/evi_po": EVI_PO | {"lambda_ev": 0.0}}, ["/objective/evi_po/lambda_ev"]),
+        ("evi_po_no_evidence", {"/objective/evi_po": EVI_PO | {"lambda_ev": 0.0}}, []),
+        ("evi_po_ce", {"/objective/evi_po": EVI_PO, "/objective/beta": 0.1}, ["/objective/beta"]),
+    ],
+)
+def test_arms_differ_only_in_what_their_table_says(arm: str, changes: dict[str, Any], pointers: list[str]) -> None:
+    evi_po = run_of(changed({"/objective/evi_po": EVI_PO}), "evi_po")
+    found = differing(run_of(PLAN, "answer_grpo"), evi_po, run_of(changed(changes), arm))
+    assert found == [(f"{arm}.json", pointer) for pointer in pointers]
+
+
+@pytest.mark.parametrize("document", sorted(PLANS.glob("*/experiment*.json")), ids=lambda path: path.parent.name)
+def test_the_shipped_experiments_compare_arms_that_may_be_compared(document: Path) -> None:
+    assert read_experiment(document).rl
+
+
+def test_drafts_that_may_not_be_compared_are_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    changed_draft = json.loads((DEMO.parent / "papo.json").read_text())
+    changed_draft["model"]["path"] = "elsewhere"
+    changed_draft["seed"] = 4
+    changed_draft["lora"]["rank"] = 8
+    changed_draft["determinism"] = "strict"
+    changed_draft["objective"] = {"loss_type": "grpo", "beta": 0.02}
+    (tmp_path / "papo.json").write_text(json.dumps(changed_draft))
+    with pytest.raises(Refusal) as caught:
+        read_experiment(write(tmp_path, rl=["answer_grpo.json", "./papo.json"]))
+    faults = caught.value.faults
+    assert {Path(fault.file or "").name for fault in faults} == {"papo.json"}
+    assert [(fault.pointer, fault.found) for fault in faults] == [
+        ("/determinism", '"strict"'),
+        ("/lora/rank", "8"),
+        ("/objective/loss_type", '"grpo"'),
+    ]

@@ -31,7 +31,7 @@ def no_sft(*_: Any) -> SftPass:
 
 
 def ten_steps(*_: Any) -> SftPass:
-    return SftPass(steps=6, records=96, loss_tokens=700)
+    return SftPass(steps=6, records=96, loss_tokens=700, left_out=0)
 
 
 @pytest.fixture
@@ -149,6 +149,59 @@ def test_an_sft_draft_cannot_promise_more_steps_than_there_are(digits_manifest: 
         freeze(draft, file=SFT_DRAFT, out=tmp_path / "plan.json", count_sft=ten_steps)
     assert caught.value.faults[0].found == "7 steps planned, 6 possible"
     assert not (tmp_path / "plan.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("rows", "cap", "told"),
+    [
+        (90, None, []),
+        (97, None, ["7 of 97 rows are not trained on: a step takes 9 rows"]),
+        (
+            198,
+            800,
+            ["108 of 198 rows are not trained on: a step takes 9 rows, and another would exceed the limit of 800 loss"],
+        ),
+    ],
+)
+def test_rows_that_no_step_takes_are_counted(
+    digits_manifest: Path, tmp_path: Path, rows: int, cap: int | None, told: list[str]
+) -> None:
+    draft = json.loads(SFT_DRAFT.read_text()) | {"data": {"manifest": str(digits_manifest)}}
+    draft["optimisation"]["per_device_batch_size"] = 9
+    if cap is not None:
+        draft["budget"] = {"max_sft_loss_tokens": cap}
+
+    def ninety_rows(*_: Any) -> SftPass:
+        return SftPass(steps=10, records=90, loss_tokens=700, left_out=rows - 90)
+
+    _, warnings = freeze(draft, file=SFT_DRAFT, out=tmp_path / "plan.json", count_sft=ninety_rows)
+    assert len(warnings) == len(told)
+    assert all(text in warning for text, warning in zip(told, warnings, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("left_out", "cap", "told"),
+    [
+        (16, None, ("/optimisation/per_device_batch_size", "17 rows in a step")),
+        (40, 3, ("/budget/max_sft_loss_tokens", "3 loss tokens")),
+    ],
+)
+def test_a_first_step_that_cannot_be_filled_says_why(
+    digits_manifest: Path, tmp_path: Path, left_out: int, cap: int | None, told: tuple[str, str]
+) -> None:
+    draft = json.loads(SFT_DRAFT.read_text()) | {"data": {"manifest": str(digits_manifest)}}
+    draft["optimisation"]["per_device_batch_size"] = 17
+    if cap is not None:
+        draft["budget"] = {"max_sft_loss_tokens": cap}
+
+    def nothing(*_: Any) -> SftPass:
+        return SftPass(steps=0, records=0, loss_tokens=0, left_out=left_out)
+
+    with pytest.raises(Refusal) as caught:
+        freeze(draft, file=SFT_DRAFT, out=tmp_path / "plan.json", count_sft=nothing)
+    (fault,) = caught.value.faults
+    assert (fault.pointer, fault.found) == told
+    assert "max_steps" not in fault.fix
 
 
 def test_everything_wrong_with_a_draft_is_said_at_once(draft: dict[str, Any], tmp_path: Path) -> None:

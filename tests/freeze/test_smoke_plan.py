@@ -79,7 +79,7 @@ def test_an_sft_pass_is_cut_to_whole_steps(tmp_path: Path) -> None:
 
     def count(plan: dict[str, Any], steps: int) -> SftPass:
         asked.append((plan["data"]["dataset"]["path"], steps))
-        return SftPass(steps=steps, records=32 * steps, loss_tokens=60 * steps)
+        return SftPass(steps=steps, records=32 * steps, loss_tokens=60 * steps, left_out=0)
 
     main, smoke = derived(tmp_path, SFT | {"/optimisation/max_steps": 30}, count)
     assert asked == [(str((tmp_path / "plans" / main["data"]["dataset"]["path"]).resolve()), 8)]
@@ -89,7 +89,7 @@ def test_an_sft_pass_is_cut_to_whole_steps(tmp_path: Path) -> None:
 
 def test_a_pass_that_is_too_short_is_refused(tmp_path: Path) -> None:
     def count(_plan: dict[str, Any], steps: int) -> SftPass:
-        return SftPass(steps=min(5, steps), records=10, loss_tokens=10)
+        return SftPass(steps=min(5, steps), records=10, loss_tokens=10, left_out=0)
 
     with pytest.raises(Refusal, match="more than 5 in a smoke run"):
         derived(tmp_path, SFT | {"/optimisation/max_steps": 6}, count)

@@ -28,8 +28,12 @@ if TYPE_CHECKING:
 INPUTS = {"data", "preflight", "model", "prompt", "plan"}
 
 
+def ten_steps(*_: Any) -> SftPass:
+    return SftPass(steps=10, records=160, loss_tokens=700, left_out=0)
+
+
 def no_step(*_: Any) -> SftPass:
-    return SftPass(steps=0, records=0, loss_tokens=0)
+    return SftPass(steps=0, records=0, loss_tokens=0, left_out=0)
 
 
 def frozen(
@@ -336,7 +340,7 @@ def test_freezing_an_sft_plan_tells_of_its_length_and_of_its_rows(good: Builder,
     with pytest.raises(Refusal) as caught:
         frozen("sft_certificate", good.write(), tmp_path / "plan.json", None, no_step)
     pointers = [fault.pointer for fault in caught.value.faults]
-    assert pointers == ["/optimisation/max_steps", *["/question"] * 4]
+    assert pointers == ["/optimisation/per_device_batch_size", *["/question"] * 4]
 
 
 def test_freezing_refuses_what_does_not_fit_and_writes_nothing(

@@ -37,7 +37,7 @@ INPUTS = {"model", "adapter", "prompt", "plan"}
 
 
 def three_steps(*_: Any) -> SftPass:
-    return SftPass(steps=3, records=24, loss_tokens=200)
+    return SftPass(steps=3, records=24, loss_tokens=200, left_out=0)
 
 
 @pytest.fixture
@@ -282,12 +282,17 @@ def test_what_says_nothing_about_the_shape_is_not_compared(
     assert freezing(draft, tmp_path / "plan.json") == []
 
 
-def test_fields_that_are_left_out_have_pefts_defaults(
-    draft: dict[str, Any], demo_adapter: Path, tmp_path: Path
+@pytest.mark.parametrize(("lora", "rank"), [({}, "16"), ({"rank": 8, "alpha": 8}, "8")])
+def test_a_field_that_is_left_out_is_not_taken_for_the_planned_value(
+    draft: dict[str, Any], demo_adapter: Path, tmp_path: Path, lora: dict[str, Any], rank: str
 ) -> None:
+    # peft's own defaults of r and lora_alpha are 8
     (demo_adapter / "adapter_config.json").write_text('{"peft_type": "LORA", "task_type": "CAUSAL_LM"}')
+    draft["lora"] |= lora
     found = freezing(draft, tmp_path / "plan.json")
-    assert [(fault.pointer, fault.found) for fault in found] == [("/r", "8"), ("/lora_alpha", "8")]
+    assert [fault.pointer for fault in found] == ["/r", "/lora_alpha", "/bias"]
+    assert {fault.found for fault in found} == {"nothing: the field is missing"}
+    assert found[0].expected == f"{rank}, the plan's lora.rank"
 
 
 def test_an_adapter_on_other_modules_is_refused(draft: dict[str, Any], tmp_path: Path) -> None:

@@ -85,6 +85,11 @@ def test_the_golden_plan_and_its_sft_form_break_none() -> None:
         ({"/optimisation/per_device_batch_size": 4, "/optimisation/gradient_accumulation_steps": 2}, []),
         ({"/objective/num_iterations": 7}, ["/optimisation/save_interval", "/optimisation/max_steps"]),
         ({"/generation/context_tokens": 107}, ["/generation/context_tokens"]),
+        ({"/generation/temperature": 1e-39}, ["/generation/temperature"]),
+        ({"/generation/temperature": 9e-5}, ["/generation/temperature"]),
+        ({"/generation/temperature": 0.0001}, []),
+        ({"/generation/temperature": 100}, []),
+        ({**SFT, "/generation/temperature": 1e-39}, []),
         ({"/vllm/max_model_len": 107}, ["/vllm/max_model_len"]),
         ({"/vllm/tensor_parallel": 2}, ["/vllm/tensor_parallel"]),
         ({"/vllm/use": True}, ["/vllm/use"]),
@@ -186,3 +191,34 @@ def test_an_arm_without_a_term_weighs_it_with_nothing() -> None:
     plan = plan_with({"/arm": "evi_po", "/objective/evi_po": evi_po | {"lambda_ev": 0.0}})
     assert broken_rules(plan, [], gate="plan", file="p") == []
     assert any("/objective/evi_po/lambda_ev" in warning for warning in warnings(plan))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"/optimisation/max_steps": 1, "/optimisation/warmup_ratio": 0}, None),
+        ({"/optimisation/max_steps": 1, "/optimisation/warmup_ratio": 0.03}, "/optimisation/max_steps: 1: the learn"),
+        ({"/optimisation/max_steps": 2, "/optimisation/warmup_ratio": 0.03}, None),
+        (
+            {"/optimisation/max_steps": 4, "/optimisation/warmup_ratio": 1, "/optimisation/learning_rate": 0.4},
+            "all 4 steps are warm-up: the learning rate rises from 0 to 0.3 and never reaches 0.4",
+        ),
+        ({"/reward/answer": 0, "/reward/format": 0, "/reward/malformed": 0}, "nothing can be learnt"),
+        ({"/reward/answer": 0, "/reward/format": 2, "/reward/malformed": 2}, "nothing can be learnt"),
+        ({"/reward/answer": 0}, "/reward/answer: a right answer gets 0, a wrong one 0, a malformed one -1"),
+        ({"/reward/answer": -1, "/reward/malformed": 1}, "/reward/answer: a right answer gets -1"),
+        ({"/reward/malformed": 1}, "/reward/malformed: a right answer gets 1, a wrong one 0, a malformed one 1"),
+        ({"/reward/malformed": 0.5}, None),
+        ({"/objective/beta": 0.02}, "/objective/beta: 0.02"),
+        ({"/arm": "papo", "/objective/papo": PAPO, "/objective/beta": 0.02}, None),
+        ({"/arm": "papo", "/objective/papo": PAPO | {"gamma": 0, "eta_aug": 0}}, None),
+        (
+            {"/arm": "papo", "/objective/papo": PAPO | {"gamma": 0, "eta_aug": 0, "eta_ori": 0}},
+            "/objective/papo: gamma, eta_aug and eta_ori are 0",
+        ),
+    ],
+)
+def test_a_plan_that_trains_less_than_it_looks_has_a_warning(changes: dict[str, Any], told: str | None) -> None:
+    found = warnings(plan_with(changes))
+    assert len(found) == (told is not None)
+    assert told is None or told in found[0]

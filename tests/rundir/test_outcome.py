@@ -28,7 +28,7 @@ def test_an_outcome_with_a_report_survives_the_way_through_a_file(tmp_path: Path
     assert read_outcome(tmp_path, 3) == outcome
     assert outcome.report is not None
     assert (outcome.report.completions, outcome.code) == (4800, ExitCode.DONE)
-    assert outcome.report.loss_terms == {"policy": LossTerm(present=True, finite=True, gradient=True)}
+    assert outcome.report.loss_terms == {"policy": LossTerm(called=300, finite=True, gradient=True)}
 
 
 def test_a_rank_that_left_nothing_has_no_outcome(tmp_path: Path) -> None:

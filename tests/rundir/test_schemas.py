@@ -18,6 +18,8 @@ NAMES = (
     "accounting-header",
     "checkpoint-mark",
     "completion-marker",
+    "evaluation",
+    "evaluation-answer",
     "event",
     "follower-manifest",
     "launch-manifest",

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 STEPS, BATCH, RANKS, GENERATIONS = 3, 4, 2, 2
+PASSES = STEPS * RANKS  # backward passes over all ranks
 HARDWARE = {"accelerator": "cpu", "gpus": []}
 UNKNOWN = {"value": None, "known_by": "undeclared"}
 IMAGE = {"digests": dict.fromkeys(("index", "manifest", "config", "sif"), UNKNOWN), "name": None, "baked_in": None}
@@ -191,14 +192,17 @@ class Run:
     def reports(self, tensors: str, **changes: Any) -> list[RankReport]:
         """Return what honest ranks would report."""
         completions = STEPS * BATCH * RANKS
+        steps = self.plan.optimisation.max_steps
+        rows = steps * BATCH * RANKS
+        acted = LossTerm(called=steps * RANKS, finite=True, gradient=True)
         values: dict[str, Any] = {
             "world_size": RANKS,
             "optimizer_steps": STEPS,
-            "records": completions if self.is_sft else completions // GENERATIONS,
+            "records": rows if self.is_sft else rows // GENERATIONS,
+            "records_left_out": 7 if self.is_sft else None,
             "sft_loss_tokens": 480 if self.is_sft else None,
             "sampled_tokens": None if self.is_sft else completions // 2 * 11,
             "completions": None if self.is_sft else completions,
-            "prompts_truncated": 0,
             "trainable_parameters": 6,
             "trainable_parameter_names_sha256": "1" * 64,
             "initial_adapter_tensors_sha256": "2" * 64,
@@ -209,7 +213,7 @@ class Run:
             "device_seconds": 1.5,
             "unchanged_adapter_steps": (),
             "zero_gradient_steps": (2,),
-            "loss_terms": {"policy": LossTerm(present=True, finite=True, gradient=True)},
+            "loss_terms": {"cross_entropy" if self.is_sft else "policy": acted},
             "log_history": ({"step": 1, "loss": 0.5, "reward": None}, {"step": 2, "loss": 0.25}),
         }
         return [RankReport(rank=rank, **(values | changes)) for rank in range(RANKS)]

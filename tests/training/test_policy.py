@@ -114,6 +114,33 @@ def test_initial_adapter_is_loaded_whole_and_trainable(plan: Plan, tmp_path: Pat
     assert sum(part.requires_grad for part in loaded.model.parameters()) == 2 * len(policy.targets)
 
 
+def test_an_initial_adapter_in_another_type_is_loaded_whole(plan: Plan, tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    folder = _write(_policy(plan), tmp_path / "adapter")
+    weights = folder / "adapter_model.safetensors"
+    halved = {name: tensor.to(torch.bfloat16) for name, tensor in load_file(weights).items()}
+    save_file(halved, weights)
+    loaded = _policy(replace(plan, seed=99), folder)
+    live = dict(loaded.model.named_parameters())
+    name = min(halved)
+    assert torch.equal(live[name.replace(".weight", ".default.weight")], halved[name].float())
+
+
+def test_an_initial_adapter_that_peft_did_not_load_is_refused(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import peft
+
+    folder = _write(_policy(plan), tmp_path / "adapter")
+    monkeypatch.setattr(peft, "set_peft_model_state_dict", lambda *_, **__: None)
+    with pytest.raises(Refusal, match="after loading") as refused:
+        _policy(replace(plan, seed=99), folder)
+    (fault,) = refused.value.faults
+    assert fault.file == str(folder / "adapter_model.safetensors")
+
+
 def test_adapter_of_another_shape_is_refused_by_field(plan: Plan, tmp_path: Path) -> None:
     folder = _write(_policy(plan), tmp_path / "adapter")
     other = replace(plan, lora=replace(plan.lora, rank=2, alpha=4.0))

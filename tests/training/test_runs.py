@@ -251,6 +251,21 @@ def test_what_is_not_finite_ends_the_run_before_the_step(
     assert complete_checkpoints(tmp_path / "run") == []
 
 
+@pytest.mark.parametrize(("arm", "field"), [("sft_certificate", "dataset"), ("answer_grpo", "slot_manifest_sha256")])
+def test_ranks_refuse_rows_that_were_not_frozen(
+    certificates: Path, digits: Path, tmp_path: Path, arm: str, field: str
+) -> None:
+    start = {"initial_adapter": {"path": str(certificates / "final-adapter")}}
+    plan = write_plan(tmp_path / "plan.json", arm, digits, start)
+    frozen = json.loads(plan.read_text())
+    other = "5" * 64
+    frozen["data"][field] = frozen["data"][field] | {"sha256": other} if field == "dataset" else other
+    plan.write_text(json.dumps(frozen))
+    ended = launch_ranks(plan, tmp_path / "run")
+    assert (ended.status, ended.outcomes[0]["exit_code"]) == ("failed", ExitCode.CONTRACT)
+    assert f"expected: {other}" in ended.outcomes[0]["message"]
+
+
 @pytest.mark.parametrize("arm", ["sft_certificate", "answer_grpo"])
 def test_ranks_refuse_a_prompt_that_the_gate_let_through(
     certificates: Path, digits: Path, tmp_path: Path, arm: str

@@ -24,7 +24,7 @@ from explicit_learning.training.objectives.evi_po import (
     evidence,
     group_scale,
 )
-from explicit_learning.training.objectives.loss_term_check import check_term, declare_terms
+from explicit_learning.training.objectives.loss_term_check import check_term
 from explicit_learning.training.objectives.scoring import ScoreRow, gold_states, score_rows, share_out
 
 if TYPE_CHECKING:
@@ -112,7 +112,6 @@ class EviPoTrainer(AlignedGRPOTrainer):
         self._groups = groups
         self._encoder = encoder
         self._grounding = grounding
-        declare_terms(self.loop.counters, ("direction", "control", "evidence"))
         self._sums: defaultdict[str, float] = defaultdict(float)
         # The token that the chat template ends a turn with, as SFT rows do.
         terminal, turn_end = self._constraint.terminal, int(self._tokenizer.eos_token_id)

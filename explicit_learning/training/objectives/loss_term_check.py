@@ -17,18 +17,28 @@ if TYPE_CHECKING:
 
     from torch import Tensor, device
 
+    from explicit_learning.arms import Arm
     from explicit_learning.training.counters import Counters
 
-__all__ = ["check_term", "checked_terms", "declare_terms"]
+__all__ = ["check_term", "checked_terms", "count_pass", "declare_terms"]
 
 # Places in a term's counts.
 CALLED, FINITE, GRADIENT = 0, 1, 2
 
 
-def declare_terms(counters: Counters, names: Sequence[str]) -> None:
+def declare_terms(counters: Counters, arm: Arm) -> None:
     """Declare the terms of an arm's loss, so that all ranks report the same ones, whatever rows they held."""
-    for name in names:
-        counters.terms.setdefault(name, [0, 0, 0])
+    for term in arm.terms:
+        counters.terms.setdefault(term.name, [0, 0, 0])
+
+
+def count_pass(counters: Counters, name: str, loss: Tensor) -> None:
+    """Count a backward pass of a term that is the whole loss."""
+    import torch
+
+    counts = counters.terms[name]
+    counts[CALLED] += 1
+    counts[FINITE] += bool(torch.isfinite(loss.detach()))
 
 
 def check_term(counters: Counters, name: str, added: Tensor, outputs: Sequence[Tensor]) -> None:
@@ -54,12 +64,12 @@ def check_term(counters: Counters, name: str, added: Tensor, outputs: Sequence[T
 def checked_terms(counters: Counters, device: device) -> dict[str, LossTerm]:
     """Return what was found of each term, over all ranks.
 
-    A term that no group of the run calls for (control, without CONTROL views) counts as present.
+    A term that no group of the run calls for (control, without CONTROL views) has the count 0.
     """
     names = sorted(counters.terms)
     sums = sum_over_ranks([count for name in names for count in counters.terms[name]], device)
     terms = {}
     for index, name in enumerate(names):
         called, finite, gradient = sums[3 * index : 3 * index + 3]
-        terms[name] = LossTerm(present=True, finite=finite == called, gradient=gradient > 0)
+        terms[name] = LossTerm(called=called, finite=finite == called, gradient=gradient > 0)
     return terms

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from explicit_learning.training.grpo import AlignedGRPOTrainer
-from explicit_learning.training.objectives.loss_term_check import check_term, declare_terms
+from explicit_learning.training.objectives.loss_term_check import check_term
 from explicit_learning.training.objectives.masks import black_out, draw_squares, mask_generator
 from explicit_learning.training.objectives.papo import papo_terms
 from explicit_learning.training.objectives.token_means import TokenMean
@@ -40,17 +40,15 @@ class PapoTrainer(AlignedGRPOTrainer):
         self._papo = papo
         self._loss_type = loss_type
         self._layout = layout
-        declare_terms(self.loop.counters, ("perception", "masked_entropy", "original_entropy"))
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         loss = super()._compute_loss(model, inputs)
         full = self._policy_log_probs
         if full is None:
             raise AssertionError("the policy loss did not score the sampled tokens")
-        terms = papo_terms(
-            full, self._masked_log_probs(model, inputs), inputs["completion_mask"], self._token_mean(inputs)
-        )
-        self._log_and_check(terms, full)
+        masked = self._masked_log_probs(model, inputs)
+        terms = papo_terms(full, masked, inputs["completion_mask"], self._token_mean(inputs))
+        self._log_and_check(terms, full, masked)
         return loss + terms.weighted(self._papo)
 
     def _masked_log_probs(self, model: Any, inputs: dict[str, Any]) -> Tensor:
@@ -103,7 +101,7 @@ class PapoTrainer(AlignedGRPOTrainer):
             ranks=self.accelerator.num_processes,
         )
 
-    def _log_and_check(self, terms: PapoTerms, full: Tensor) -> None:
+    def _log_and_check(self, terms: PapoTerms, full: Tensor, masked: Tensor) -> None:
         """Log the terms as means over the step, and check what each adds to the loss."""
         papo, counters = self._papo, self.loop.counters
         # Shares of a backward pass add up over the step; TRL averages what is logged over its backward passes.
@@ -114,5 +112,5 @@ class PapoTrainer(AlignedGRPOTrainer):
         for name, mean in zip(names, means, strict=True):
             self._metrics["train"][f"papo/{name}"].append(mean)
         check_term(counters, "perception", -papo.gamma * terms.perception, [full])
-        check_term(counters, "masked_entropy", papo.eta_aug * terms.masked_entropy, [terms.masked_entropy])
+        check_term(counters, "masked_entropy", papo.eta_aug * terms.masked_entropy, [masked])
         check_term(counters, "original_entropy", papo.eta_ori * terms.original_entropy, [full])

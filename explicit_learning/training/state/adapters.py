@@ -15,6 +15,7 @@ from explicit_learning.files.atomic import new_folder, write_bytes
 from explicit_learning.files.canonical import canonical_bytes
 from explicit_learning.inputs.initial_adapter import configuration_faults, tensor_faults
 from explicit_learning.rundir.layout import ADAPTER_CONFIG, ADAPTER_WEIGHTS, FINAL_ADAPTER
+from explicit_learning.training.state.digests import live_tensors_sha256
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,6 +29,7 @@ __all__ = [
     "adapter_tensors",
     "load_adapter_folder",
     "load_adapter_weights",
+    "require_loaded",
     "write_adapter_folder",
     "write_final_adapter",
 ]
@@ -88,11 +90,33 @@ def load_adapter_folder(model: PeftModel, folder: Path, *, adapter: str, lora: L
     """Load an adapter that must be of the planned shape into the model's own, trainable one.
 
     Raises:
-        Refusal: If its configuration or its tensors are of another shape than planned.
+        Refusal: If its configuration or its tensors are of another shape than planned, or the model's adapter is not
+            the file's after loading.
     """
+    from safetensors.torch import load_file
+
     if faults := configuration_faults(folder / ADAPTER_CONFIG, lora):
         raise Refusal(faults)
     load_adapter_weights(model, folder, adapter=adapter)
+    live, path = adapter_tensors(model, adapter), folder / ADAPTER_WEIGHTS
+    # The file may hold another type: values are compared in the type in which they are trained.
+    stored = {name: tensor.to(live[name].dtype) for name, tensor in load_file(path).items()}
+    require_loaded(path, adapter=adapter, live=live_tensors_sha256(live), stored=live_tensors_sha256(stored))
+
+
+def require_loaded(path: Path, *, adapter: str, live: str, stored: str) -> None:
+    """Compare an adapter's digest after loading with that of its file: PEFT can load nothing without an error.
+
+    Raises:
+        Refusal: If they differ.
+    """
+    if live != stored:
+        raise CONTEXT.refusal(
+            file=path,
+            found=f"the adapter {adapter!r} has digest {live} after loading",
+            expected=f"digest {stored}, the file's",
+            fix="report this as a defect (CONTRIBUTING.md says where): the installed peft loaded something else",
+        )
 
 
 def load_adapter_weights(model: PeftModel, folder: Path, *, adapter: str) -> None:
@@ -123,7 +147,3 @@ def load_adapter_weights(model: PeftModel, folder: Path, *, adapter: str) -> Non
     if faults := tensor_faults(path, shapes, planned):
         raise Refusal(faults)
     set_peft_model_state_dict(model, state, adapter_name=adapter)
-
-
-def _among(name: str, shapes: dict[str, tuple[int, ...]]) -> str:
-    return f"among them {name} of shape {list(shapes[name])}" if name in shapes else f"without {name}"

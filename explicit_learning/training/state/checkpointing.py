@@ -31,6 +31,7 @@ from explicit_learning.training.policy import ADAPTER
 from explicit_learning.training.state.adapters import (
     adapter_tensors,
     load_adapter_weights,
+    require_loaded,
     write_adapter_folder,
 )
 from explicit_learning.training.state.digests import live_tensors_sha256, state_sha256
@@ -68,12 +69,14 @@ class CheckpointingTrainer(_Base):
     Attributes:
         loop: What is shared with the step loop.
         records: The rank's ledger and trace, if the arm has any.
+        records_left_out: Rows of the arm that no step uses; ``None`` in RL arms.
         resumed: Names of the parts that were restored from a checkpoint, in order.
         counters_as_loaded: Digest of the counters when they were taken over: fetching a batch already adds to them.
     """
 
     loop: LoopState
     records: Records | None
+    records_left_out: int | None = None
     resumed: list[str]
     counters_as_loaded: str | None
     _metrics: Any
@@ -255,13 +258,7 @@ class CheckpointingTrainer(_Base):
         """
         live = live_tensors_sha256(adapter_tensors(model, adapter))
         stored = file_tensors_sha256(folder / ADAPTER_WEIGHTS)
-        if live != stored:
-            raise CONTEXT.refusal(
-                file=folder / ADAPTER_WEIGHTS,
-                found=f"the adapter {adapter!r} has digest {live} after loading",
-                expected=f"digest {stored}, the file's",
-                fix="report this as a defect (CONTRIBUTING.md says where): the installed peft restored something else",
-            )
+        require_loaded(folder / ADAPTER_WEIGHTS, adapter=adapter, live=live, stored=stored)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Restore optimizer and scheduler, or refuse."""

@@ -99,7 +99,7 @@ def test_every_arm_trains_on_two_ranks(trained: dict[str, Trained], arm: str) ->
     assert reports[0]["initial_adapter_tensors_sha256"] not in adapters
     terms = reports[0]["loss_terms"]
     assert terms == reports[1]["loss_terms"]
-    assert all(term["present"] and term["finite"] for term in terms.values())
+    assert all(term["called"] and term["finite"] for term in terms.values())
     assert {name for name, term in terms.items() if term["gradient"]} == TRAINED.get(arm, {"policy"})
     keys = [[sorted(row) for row in rank["logged"]] for rank in ranks]
     assert keys[0] == keys[1]

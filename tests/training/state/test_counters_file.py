@@ -26,7 +26,7 @@ def test_counters_come_back_exactly(tmp_path: Path) -> None:
 def trainer(loss: float, metrics: dict[str, list[float]]) -> Any:
     """Return a trainer's counting part, in the middle of a logging interval."""
     made: Any = object.__new__(CheckpointingTrainer)
-    made.loop = SimpleNamespace(counters=Counters(finite_steps=3), context=SimpleNamespace(rank=0))
+    made.loop = SimpleNamespace(counters=Counters(truncated=3), context=SimpleNamespace(rank=0))
     made.state = SimpleNamespace(global_step=3)
     made.resumed = []
     made._tr_loss = torch.tensor(loss)
