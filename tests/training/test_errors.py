@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from explicit_learning.files.resources import ASSETS, ROOT
-from tests.support.training_runs import write_plan
+from tests.support.plans import write_plan
 
 if TYPE_CHECKING:
     from pathlib import Path
