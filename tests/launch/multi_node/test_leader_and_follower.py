@@ -13,6 +13,15 @@ import pytest
 
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.typed_json import to_json
+from explicit_learning.launch.multi_node.messages import (
+    JOIN_REPLY,
+    JoinReply,
+    JoinRequest,
+    join_request_of,
+    read_join_reply,
+    read_report,
+    receipt_of,
+)
 from explicit_learning.launch.multi_node.nodes import MultiNodeError, NodePlace
 from explicit_learning.launch.outcomes import NodeEnd, RankEnd
 from explicit_learning.launch.signals import StopRequest
@@ -25,7 +34,7 @@ from explicit_learning.rundir.launch_manifest import (
     write_launch_manifest,
 )
 from explicit_learning.rundir.outcome import RankOutcome
-from tests.support.finished_run import HARDWARE, IMAGE, Run, plan_document
+from tests.support.finished_run import COMMIT, HARDWARE, IMAGE, Run, plan_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,8 +45,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow  # imports torch
 
 
-def ended(rank: int, facts: dict[str, Any]) -> NodeEnd:
-    outcome = RankOutcome(status="completed", optimizer_step=3, facts=facts)
+def ended(rank: int, message: str | None = None) -> NodeEnd:
+    outcome = RankOutcome(status="stopped", optimizer_step=3, message=message)
     end = RankEnd(outcome=outcome, written_at=1.5, exit_code=0, failed_first=False)
     return NodeEnd(ranks={str(rank): end}, kill_reason=None)
 
@@ -71,7 +80,7 @@ class Pair:
 
         leader = Leader(self.place, stop=StopRequest())
         try:
-            return leader.run(self.manifest, lambda _: ended(0, {}))
+            return leader.run(self.manifest, lambda _: ended(0))
         finally:
             leader.send_exit_code(code)
 
@@ -80,7 +89,7 @@ class Pair:
     ) -> ExitCode:
         from explicit_learning.launch.multi_node.follower import follow
 
-        os.environ |= write_launch_manifest(self.folder / "launch.json", to_json(joining))
+        os.environ |= write_launch_manifest(self.folder / "launch.json", joining)
         return follow(joining, replace(self.place, rank=1, count=count), stop=StopRequest(), run_ranks=run_ranks)
 
 
@@ -96,20 +105,19 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
 
 def test_the_follower_gets_the_manifest_and_the_exit_code_and_sends_its_ends(pair: Pair) -> None:
     seen: list[LaunchManifest] = []
-    facts = {"log_history": [{"loss": 0.5}, {"loss": None}]}
 
     def run_ranks(manifest: LaunchManifest) -> NodeEnd:
         seen.append(manifest)
-        return ended(1, facts)
+        return ended(1, "at a checkpoint")
 
     with ThreadPoolExecutor() as pool:
         ends = pool.submit(pair.lead, ExitCode.BUDGET_EXHAUSTED)
         assert pair.follow(pair.joining(), run_ranks) == ExitCode.BUDGET_EXHAUSTED
-        assert ends.result() == [ended(0, {}), ended(1, facts)]
+        assert ends.result() == [ended(0), ended(1, "at a checkpoint")]
     assert seen == [replace(pair.manifest, paths=pair.joining().paths)]
     assert read_launch_manifest() == seen[0], "its ranks read this machine's paths"
-    [event] = [event for event in read_events(pair.manifest.run)[0] if event["kind"] == "nodes"]
-    assert event["data"]["nodes"] == [{"node": 1, "hardware": HARDWARE, "image": IMAGE}]
+    [event] = [event for event in read_events(pair.manifest.run)[0] if event.kind == "nodes"]
+    assert event.data["nodes"] == [{"node": 1, "hardware": HARDWARE, "image": IMAGE}]
 
 
 def never(_: LaunchManifest) -> NodeEnd:
@@ -128,6 +136,52 @@ def test_a_follower_of_other_code_is_refused_on_both_nodes(pair: Pair) -> None:
     assert refused.value.faults[0].found == f"node 0 does not start: {found}: start the same code on all nodes"
 
 
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"running_commit": "f" * 40, "cpus": 8}, f"node 1 runs commit {'f' * 40}, node 0 runs {COMMIT}"),
+        ({"running_commit": None}, f"node 1 runs commit null, node 0 runs {COMMIT}"),
+        ({"plan": {"seed": "abc"}}, "node 1 has another plan than node 0"),
+        ({"cpus": 8}, "the join request of node 1 breaks its schema (at /cpus: found unknown field 'cpus'"),
+        (
+            {"hardware": 8},
+            "the join request of node 1 breaks its schema (at /hardware: found 8, expected a JSON object",
+        ),
+    ],
+)
+def test_a_request_of_another_form_is_answered_with_the_reason(pair: Pair, changes: dict[str, Any], found: str) -> None:
+    from explicit_learning.launch.multi_node.store import NodeStore
+
+    request = to_json(JoinRequest(node=pair.joining(), nnodes=2, sees_run=True))
+    request["node"] |= changes
+    with ThreadPoolExecutor() as pool:
+        leading = pool.submit(pair.lead, ExitCode.INTERNAL)
+        store = NodeStore(replace(pair.place, rank=1), seconds=30, stopped=lambda: False)
+        store.put(join_request_of(1), request)
+        reply = store.wait_for(JOIN_REPLY, seconds=30)
+        store.put(receipt_of(1), True)
+        with pytest.raises(MultiNodeError) as refused:
+            leading.result()
+    assert found in reply["refusal"]
+    assert reply == {"manifest": None, "nnodes": 2, "refusal": str(refused.value), "stopped": False}
+
+
+def test_a_reply_with_another_plan_is_refused(pair: Pair) -> None:
+    reply = to_json(JoinReply(manifest=pair.manifest, nnodes=2))
+    assert read_join_reply(reply, 1, pair.joining()).manifest == pair.manifest
+    reply["manifest"]["plan"]["seed"] = "abc"
+    with pytest.raises(MultiNodeError, match="node 0 has another plan than node 1"):
+        read_join_reply(reply, 1, pair.joining())
+
+
+def test_a_report_that_breaks_its_schema_counts_as_none() -> None:
+    report = to_json(ended(1))
+    assert read_report(report, 1) == ended(1)
+    report["ranks"]["1"]["outcome"]["optimizer_step"] = "abc"
+    with pytest.raises(MultiNodeError, match="the report of node 1 breaks its schema"):
+        read_report(report, 1)
+
+
 def test_a_follower_that_expects_another_number_of_nodes_is_refused(pair: Pair) -> None:
     with ThreadPoolExecutor() as pool:
         leading = pool.submit(pair.lead, ExitCode.INTERNAL)
@@ -144,4 +198,4 @@ def test_a_follower_whose_ranks_cannot_start_reports_no_ranks(pair: Pair) -> Non
     with ThreadPoolExecutor() as pool:
         ends = pool.submit(pair.lead, ExitCode.INTERNAL)
         assert pair.follow(pair.joining(), fails) == ExitCode.INTERNAL
-        assert ends.result() == [ended(0, {}), NodeEnd(ranks={}, kill_reason=None)]
+        assert ends.result() == [ended(0), NodeEnd(ranks={}, kill_reason=None)]
