@@ -116,7 +116,7 @@ def _disk_faults(document: PlanDocument, out: Path) -> list[Fault]:
     model, lora = document.group("model", Model), document.group("lora", Lora)
     if not (model and lora and optimisation and hardware and generation):
         return []
-    if not (document.is_sound("arm") and document.is_sound("objective")):
+    if document.arm is None or not document.is_sound("objective"):
         return []
     folder = document.path.resolve().parent / model.path
     geometry = Geometry.of_groups(optimisation, hardware, generation, objective)
@@ -128,7 +128,7 @@ def _disk_faults(document: PlanDocument, out: Path) -> list[Fault]:
             world_size=hardware.world_size,
             reference_adapter=objective is not None and objective.beta > 0,
             processor_bytes=processor_bytes(folder),
-            completions=0 if objective is None else geometry.completions(optimisation.max_steps),
+            completions=0 if document.arm.is_sft else geometry.completions(optimisation.max_steps),
             completion_tokens=generation.max_completion_tokens,
         )
     except (OSError, ValueError):

@@ -123,7 +123,3 @@ def load_adapter_weights(model: PeftModel, folder: Path, *, adapter: str) -> Non
     if faults := tensor_faults(path, shapes, planned):
         raise Refusal(faults)
     set_peft_model_state_dict(model, state, adapter_name=adapter)
-
-
-def _among(name: str, shapes: dict[str, tuple[int, ...]]) -> str:
-    return f"among them {name} of shape {list(shapes[name])}" if name in shapes else f"without {name}"
