@@ -28,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Evaluate, and print a table or the evaluations."""
-    requests = [evaluation_of_run(folder, args.which, plan_file=args.plan) for folder in args.runs]
+    known: set[str] = set()
+    requests = [evaluation_of_run(folder, args.which, plan_file=args.plan, known=known) for folder in args.runs]
     evaluations = answer_requests(requests)
     if not args.json:
         print(evaluation_table([(request.label, found) for request, found in zip(requests, evaluations, strict=True)]))

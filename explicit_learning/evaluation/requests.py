@@ -93,7 +93,9 @@ class EvaluationRequest:
     identity: EvaluationIdentity
 
 
-def evaluation_of_run(run: Path, which: Which, *, plan_file: Path | None = None) -> EvaluationRequest:
+def evaluation_of_run(
+    run: Path, which: Which, *, plan_file: Path | None = None, known: set[str] | None = None
+) -> EvaluationRequest:
     """Return the request for a run's final adapter, initial adapter, or base model.
 
     Args:
@@ -101,6 +103,7 @@ def evaluation_of_run(run: Path, which: Which, *, plan_file: Path | None = None)
         which: Whose answers are wanted.
         plan_file: The plan that the run was started with; by default the file that the run's events name. The inputs
             are found from there, because a run directory holds no absolute path.
+        known: Inputs that were checked for other runs; see `frozen_paths`.
 
     Raises:
         Refusal: If the run is not complete, or its inputs are not what the plan says.
@@ -113,19 +116,24 @@ def evaluation_of_run(run: Path, which: Which, *, plan_file: Path | None = None)
             exit_code=ExitCode.USAGE,
         )
     plan = load_plan(run / layout.PLAN)
-    paths = frozen_paths(plan_file or _started_with(run), expected=plan.frozen_config_sha256)
+    paths = frozen_paths(plan_file or _started_with(run), expected=plan.frozen_config_sha256, known=known)
     if which == "final" and not (run / layout.COMPLETION_MARKER).is_file():
         raise CONTEXT.at(run).refusal(
             found=f"a run without {layout.COMPLETION_MARKER}",
             expected="a completed run",
             fix="finish it first, with el run PLAN --out and this folder",
         )
-    adapter = {"final": str(run / layout.FINAL_ADAPTER), "initial": paths.initial_adapter, "base": None}[which]
+    adapter, sha256 = None, None
+    if which == "final":
+        adapter = str(run / layout.FINAL_ADAPTER)
+        sha256 = adapter_sha256(run / layout.FINAL_ADAPTER)
+    elif which == "initial" and plan.initial_adapter is not None:
+        adapter, sha256 = paths.initial_adapter, plan.initial_adapter.sha256  # it was compared with the file
     identity = EvaluationIdentity(
         run_id=plan.run_id,
         arm=plan.arm,
         which=which,
-        adapter_sha256=None if adapter is None else adapter_sha256(Path(adapter)),
+        adapter_sha256=sha256,
         model_snapshot_sha256=plan.model.snapshot_sha256,
         evaluation_manifest_sha256=plan.data.evaluation_manifest.sha256,
         prompt_sha256=plan.prompt.sha256,

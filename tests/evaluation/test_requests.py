@@ -85,7 +85,8 @@ def test_a_request_crosses_to_the_process_unchanged() -> None:
 def test_a_request_of_a_completed_run(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[tuple[Path, str]] = []
 
-    def frozen_paths(path: Path, *, expected: str) -> ResolvedPaths:
+    def frozen_paths(path: Path, *, expected: str, known: set[str] | None = None) -> ResolvedPaths:
+        assert known is None
         checked.append((path, expected))
         return PATHS
 

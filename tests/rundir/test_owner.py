@@ -87,7 +87,7 @@ def test_an_unfinished_run_of_this_plan_may_go_on(tmp_path: Path) -> None:
     run = Run.of(tmp_path / "run", plan_document())
     run.prepare()
     for status in ("failed", "running", "stopped"):
-        set_status(run.folder, status)  # type: ignore[arg-type] # all are statuses
+        set_status(run.folder, status)
         require_own_folder(run.folder, run.plan.frozen_config_sha256)
 
 
