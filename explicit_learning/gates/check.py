@@ -19,7 +19,7 @@ from explicit_learning.gates.image import check_image
 from explicit_learning.gates.output import check_output
 from explicit_learning.gates.shm import LoaderShape, check_shm, pixel_values_per_token, required_shm_bytes
 from explicit_learning.gates.trackers import check_trackers
-from explicit_learning.inputs.code import code_faults
+from explicit_learning.inputs.code import code_identity
 from explicit_learning.inputs.data import image_tokens_per_row
 from explicit_learning.inputs.frozen import read_frozen_inputs, resolved_paths
 from explicit_learning.lock.shipped import find_lock
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from explicit_learning.errors import Fault
+    from explicit_learning.inputs.code import CodeIdentity
     from explicit_learning.inputs.named import Inputs
     from explicit_learning.plan.reading import PlanDocument
     from explicit_learning.plan.typed_plan import ResolvedPaths
@@ -41,10 +42,24 @@ __all__ = ["Checked", "check_plan"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What the gates found."""
+    """What the gates found.
+
+    Attributes:
+        document: The plan.
+        faults: Everything that would stop the run.
+        known_code: Identity of the code that runs; ``None`` where a fault explains why it is not known.
+    """
 
     document: PlanDocument
     faults: tuple[Fault, ...]
+    known_code: CodeIdentity | None
+
+    @property
+    def code(self) -> CodeIdentity:
+        """Identity of the code that runs, once there is no fault."""
+        if self.known_code is None:
+            raise AssertionError("code of an unknown commit starts no run")
+        return self.known_code
 
     @property
     def paths(self) -> ResolvedPaths:
@@ -65,7 +80,12 @@ def check_plan(document: PlanDocument, *, out: Path | None, nodes: int = 1) -> C
         faults += _environment_faults(document)
     except Refusal as refusal:
         faults += refusal.faults
-    faults += [*code_faults(), *check_trackers(os.environ)]
+    code: CodeIdentity | None = None
+    try:
+        code = code_identity()
+    except Refusal as refusal:
+        faults += refusal.faults
+    faults += check_trackers(os.environ)
     inputs = read_frozen_inputs(document)
     faults += inputs.faults
     if hardware := document.group("hardware", Hardware):
@@ -75,7 +95,7 @@ def check_plan(document: PlanDocument, *, out: Path | None, nodes: int = 1) -> C
         if document.is_sound(FROZEN):
             faults += check_output(out, frozen_config_sha256=document.raw[FROZEN])
         faults += _disk_faults(document, out)
-    return Checked(document=document, faults=tuple(faults))
+    return Checked(document=document, faults=tuple(faults), known_code=code)
 
 
 def _environment_faults(document: PlanDocument) -> list[Fault]:
