@@ -30,7 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Evaluate, and print a table or the evaluations."""
-    requests = [evaluation_of_run(folder, args.which, plan_file=args.plan, out=args.out) for folder in args.runs]
+    known: set[str] = set()
+    requests = [
+        evaluation_of_run(folder, args.which, plan_file=args.plan, out=args.out, known=known) for folder in args.runs
+    ]
     evaluations = answer_requests(requests)
     if not args.json:
         show(evaluation_table([(request.label, found) for request, found in zip(requests, evaluations, strict=True)]))

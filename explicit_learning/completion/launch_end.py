@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from explicit_learning.errors import Context, ExitCode, Fault
 from explicit_learning.rundir import layout
+from explicit_learning.rundir.events import ExitRecord, RankEndRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,9 +116,7 @@ def unrecorded_fault(run: Path, error: Exception, code: ExitCode) -> Fault:
     )
 
 
-def end_record(
-    launch_id: str, code: ExitCode, outcomes: Sequence[RankOutcome], faults: Sequence[Fault]
-) -> dict[str, Any]:
+def end_record(launch_id: str, code: ExitCode, outcomes: Sequence[RankOutcome], faults: Sequence[Fault]) -> ExitRecord:
     """Return the end of a launch as the event log holds it.
 
     Args:
@@ -126,20 +125,18 @@ def end_record(
         outcomes: Each rank's outcome, by rank.
         faults: What kept a run whose ranks reached the last step from being complete.
     """
-    return {
-        "launch_id": launch_id,
-        "exit_code": int(code),
-        "ranks": [
-            {
-                "rank": rank,
-                "status": outcome.status,
-                "optimizer_step": outcome.optimizer_step,
-                "checkpoint": outcome.checkpoint,
-                "message": outcome.message,
-                "peak_memory_bytes": outcome.peak_memory_bytes,
-                "device_seconds": outcome.device_seconds,
-            }
-            for rank, outcome in enumerate(outcomes)
-        ],
-        "faults": [fault.to_json() for fault in faults],
-    }
+    ranks = tuple(
+        RankEndRecord(
+            rank=rank,
+            status=outcome.status,
+            optimizer_step=outcome.optimizer_step,
+            checkpoint=outcome.checkpoint,
+            message=outcome.message,
+            peak_memory_bytes=outcome.peak_memory_bytes,
+            device_seconds=outcome.device_seconds,
+        )
+        for rank, outcome in enumerate(outcomes)
+    )
+    return ExitRecord(
+        launch_id=launch_id, exit_code=int(code), ranks=ranks, faults=tuple(fault.to_json() for fault in faults)
+    )

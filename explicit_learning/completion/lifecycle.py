@@ -45,7 +45,7 @@ from explicit_learning.rundir.checkpoints import (
     set_aside_incomplete,
 )
 from explicit_learning.rundir.completion_marker import read_marker, write_marker
-from explicit_learning.rundir.events import append_event
+from explicit_learning.rundir.events import GatesRecord, LaunchRecord, append_event
 from explicit_learning.rundir.owner import OTHER_FOLDER, require_own_folder
 from explicit_learning.rundir.resume_audit import read_audits
 from explicit_learning.rundir.run_manifest import (
@@ -129,8 +129,15 @@ def prepare_run(
         if (run / layout.COMPLETION_MARKER).exists():
             return _finalise(run, manifest)
         read_audits(run)  # a damaged one would keep the run from being completed, after all its training
-        found = {"launch_id": launch_id, "hardware": hardware, "image": image} | (gates or {})
-        append_event(run, "gates", found | {"not_removed": left, "file_system": noted_limits()})
+        record = GatesRecord(
+            launch_id=launch_id,
+            hardware=hardware,
+            image=image,
+            not_removed=tuple(left),
+            file_system=tuple(noted_limits()),
+            **(gates or {}),
+        )
+        append_event(run, "gates", record)
         _tidy(run)
         if plan.run_mode == "smoke":
             _return_to_boundary(run)
@@ -139,8 +146,14 @@ def prepare_run(
             verify_checkpoint(run / checkpoint, plan, run_manifest_sha256=manifest.run_manifest_sha256)
         action: Literal["fresh", "resume"] = "fresh" if checkpoint is None else "resume"
         set_status(run, "running")
-        data = {"launch_id": launch_id, "action": action, "checkpoint": checkpoint}
-        append_event(run, "launch", data | {"running_commit": code.commit, "running_dirty": code.dirty})
+        launch = LaunchRecord(
+            launch_id=launch_id,
+            action=action,
+            checkpoint=checkpoint,
+            running_commit=code.commit,
+            running_dirty=code.dirty,
+        )
+        append_event(run, "launch", launch)
     except OSError as error:
         raise Refusal(write_fault(error, run)) from error
     return Preparation(action=action, checkpoint=checkpoint, run_manifest_sha256=manifest.run_manifest_sha256)

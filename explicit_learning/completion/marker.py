@@ -23,7 +23,7 @@ from explicit_learning.rundir.completion_marker import (
     Memory,
     Parameters,
 )
-from explicit_learning.rundir.events import read_events
+from explicit_learning.rundir.events import ExitRecord, LaunchRecord, read_events, records_of
 from explicit_learning.rundir.run_manifest import PlanIdentities
 
 if TYPE_CHECKING:
@@ -191,19 +191,18 @@ def _add_up_launches(events: Sequence[Event], reports: Sequence[RankReport]) -> 
     """Add up the launches in the event log and the one that has just ended.
 
     Args:
-        events: The run's events so far; those of kind ``exit`` hold earlier launches' measurements under ``ranks``.
+        events: The run's events so far; their `ExitRecord`s hold earlier launches' measurements.
         reports: What each rank measured in the launch that has just ended.
     """
-    starts = [event.data.get("checkpoint") for event in events if event.kind == "launch"]
-    earlier = [event.data.get("ranks", ()) for event in events if event.kind == "exit"]
+    starts = [launch.checkpoint for launch in records_of(events, LaunchRecord)]
     measured = [
-        ranks
-        for ranks in earlier
-        if len(ranks) == len(reports) and all(rank.get("peak_memory_bytes") for rank in ranks)
+        end.ranks
+        for end in records_of(events, ExitRecord)
+        if len(end.ranks) == len(reports) and all(rank.peak_memory_bytes for rank in end.ranks)
     ]
-    peaks = [[rank["peak_memory_bytes"] for rank in ranks] for ranks in measured]
+    peaks = [[rank.peak_memory_bytes or 0 for rank in ranks] for ranks in measured]
     peaks.append([report.peak_memory_bytes for report in reports])
-    seconds = sum(rank.get("device_seconds") or 0.0 for ranks in measured for rank in ranks)
+    seconds = sum(rank.device_seconds or 0.0 for ranks in measured for rank in ranks)
     return (
         Launches(count=max(1, len(starts)), resumed_from=tuple(starts[1:]), measured=len(peaks)),
         Memory(peak_bytes_by_rank=tuple(map(max, zip(*peaks, strict=True)))),

@@ -12,7 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from explicit_learning.arms import ARMS
-from explicit_learning.errors import Context, ExitCode
+from explicit_learning.completion.recount import CONTEXT
 from explicit_learning.plan.geometry import Geometry
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["broken_completion_rules"]
 
-FIX = "report this as a defect, with the run directory (CONTRIBUTING.md says where): the run is not complete"
-CONTEXT = Context(gate="completion", fix=FIX, exit_code=ExitCode.INTERNAL)
 SHOWN = 5
 
 

@@ -58,6 +58,7 @@ class CheckedDataset:
         located_sft: Rows of the SFT files, of every arm.
         located_evaluation: Rows of the evaluation file.
         record_kinds: The arm of each SFT file with rows, by the file's path in the manifest.
+        file_sha256: Hash of each rows file that could be read, by the file's path in the manifest.
         faults: Everything that is wrong; empty for a good dataset.
         warnings: What is odd, and permitted.
     """
@@ -67,6 +68,7 @@ class CheckedDataset:
     located_sft: tuple[Located[SftRow], ...] = ()
     located_evaluation: tuple[Located[SlotRow], ...] = ()
     record_kinds: dict[str, str] = field(default_factory=dict)
+    file_sha256: dict[str, str] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -108,7 +110,7 @@ def check_dataset(
             faults.report(file=path, found=LFS_POINTER, expected="a JSON Lines file", fix=LFS_FIX)
     if faults.faults():  # whatever else is wrong may follow from this
         return CheckedDataset(manifest=manifest, faults=tuple(faults.faults()))
-    _check_files(manifest, faults)
+    file_sha256 = _check_files(manifest, faults)
     rows = _read_files(manifest, faults)
     check_slot_groups(rows.slots, faults)
     check_sft_groups(rows.sft, faults)
@@ -127,6 +129,7 @@ def check_dataset(
         located_sft=tuple(rows.sft),
         located_evaluation=tuple(rows.evaluation),
         record_kinds=rows.record_kinds,
+        file_sha256=file_sha256,
         faults=tuple(faults.faults()),
         warnings=tuple(transparency_warnings([*rows.slots, *rows.sft, *rows.evaluation], shown)),
     )
@@ -238,17 +241,21 @@ def _check_record_kinds(name: str, rows: list[Located[SftRow]], known: dict[str,
             )
 
 
-def _check_files(manifest: DatasetManifest, faults: FaultCollector) -> None:
-    """Report rows files that are not the listed bytes. A missing one is reported when it is read."""
+def _check_files(manifest: DatasetManifest, faults: FaultCollector) -> dict[str, str]:
+    """Report rows files that are not the listed bytes, and return each one's hash.
+
+    A missing one is reported when it is read.
+    """
     paths = {entry.path: manifest.path.parent / entry.path for entry in manifest.files}
     present = {name: path for name, path in paths.items() if path.is_file()}
     try:
-        hashes = hash_files(present.values(), progress_label="hashing rows")
+        by_path = hash_files(present.values(), progress_label="hashing rows")
     except OSError as error:
         faults.add(read_fault(error, error.filename, gate=faults.gate, expected="readable rows files"))
-        return
+        return {}
+    hashes = {name: by_path[path] for name, path in present.items()}
     for index, entry in enumerate(manifest.files):
-        digest = hashes.get(paths[entry.path], entry.sha256)
+        digest = hashes.get(entry.path, entry.sha256)
         if digest != entry.sha256:
             faults.report(
                 file=str(manifest.path),
@@ -265,6 +272,7 @@ def _check_files(manifest: DatasetManifest, faults: FaultCollector) -> None:
                 expected=f"{paths[entry.path].stat().st_size:,}",
                 fix="make the manifest again",
             )
+    return hashes
 
 
 def _check_counts(manifest: DatasetManifest, rows: _Rows, faults: FaultCollector) -> None:

@@ -27,7 +27,7 @@ from explicit_learning.plan.reading import load_plan
 from explicit_learning.plan.typed_plan import Plan, ResolvedPaths  # noqa: TC001 - read at run time
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.completion_marker import read_marker
-from explicit_learning.rundir.events import read_events
+from explicit_learning.rundir.events import GatesRecord, read_events, records_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -61,7 +61,12 @@ class EvaluationRequest:
 
 
 def evaluation_of_run(
-    run: Path, which: Which, *, plan_file: Path | None = None, out: Path | None = None
+    run: Path,
+    which: Which,
+    *,
+    plan_file: Path | None = None,
+    out: Path | None = None,
+    known: set[str] | None = None,
 ) -> EvaluationRequest:
     """Return the request for a run's final adapter, initial adapter, or base model.
 
@@ -71,6 +76,7 @@ def evaluation_of_run(
         plan_file: The plan that the run was started with; by default the file that the run's events name. The inputs
             are found from there, because a run directory holds no absolute path.
         out: The folder that the evaluation's own folder is written to; by default the run's ``evaluations/``.
+        known: Inputs that were checked for other runs; see `frozen_paths`.
 
     Raises:
         Refusal: If the run is not complete, its final adapter is not the marker's, or its inputs are not what the plan
@@ -84,21 +90,25 @@ def evaluation_of_run(
             exit_code=ExitCode.USAGE,
         )
     plan = load_plan(run / layout.PLAN)
-    paths = frozen_paths(plan_file or _started_with(run), expected=plan.frozen_config_sha256)
+    paths = frozen_paths(plan_file or _started_with(run), expected=plan.frozen_config_sha256, known=known)
     if which == "final" and not (run / layout.COMPLETION_MARKER).is_file():
         raise CONTEXT.at(run).refusal(
             found=f"a run without {layout.COMPLETION_MARKER}",
             expected="a completed run",
             fix="finish it first, with el run PLAN --out and this folder",
         )
+    adapter, sha256 = None, None
     if which == "final":
         _require_final_adapter(run, plan)
-    adapter = {"final": str(run / layout.FINAL_ADAPTER), "initial": paths.initial_adapter, "base": None}[which]
+        adapter = str(run / layout.FINAL_ADAPTER)
+        sha256 = adapter_sha256(run / layout.FINAL_ADAPTER)
+    elif which == "initial" and plan.initial_adapter is not None:
+        adapter, sha256 = paths.initial_adapter, plan.initial_adapter.sha256  # it was compared with the file
     identity = EvaluationIdentity(
         run_id=plan.run_id,
         arm=plan.arm,
         which=which,
-        adapter_sha256=None if adapter is None else adapter_sha256(Path(adapter)),
+        adapter_sha256=sha256,
         model_snapshot_sha256=plan.model.snapshot_sha256,
         evaluation_manifest_sha256=plan.data.evaluation_manifest.sha256,
         prompt_sha256=plan.prompt.sha256,
@@ -178,7 +188,7 @@ def _evaluate(requests: list[EvaluationRequest]) -> None:
 def _started_with(run: Path) -> Path:
     """Return the plan file that the newest launch of a run names."""
     events, _ = read_events(run)
-    named = [event.data["plan_file"] for event in events if "plan_file" in event.data]
+    named = [record.plan_file for record in records_of(events, GatesRecord) if record.plan_file]
     path = Path(named[-1]) if named else None
     context = Context(gate="evaluation", file=str(run), fix="name the plan that the run was started with: --plan PLAN")
     if path is None:

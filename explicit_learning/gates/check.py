@@ -21,7 +21,7 @@ from explicit_learning.gates.output import check_output
 from explicit_learning.gates.shm import LoaderShape, check_shm, pixel_values_per_token, required_shm_bytes
 from explicit_learning.gates.temporary import check_temporary_folder
 from explicit_learning.gates.trackers import check_trackers
-from explicit_learning.inputs.code import code_faults
+from explicit_learning.inputs.code import code_identity
 from explicit_learning.inputs.data import image_tokens_per_row
 from explicit_learning.inputs.frozen import read_frozen_inputs, resolved_paths
 from explicit_learning.inputs.outputs import inputs_of_plan, output_faults
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from explicit_learning.errors import Fault
+    from explicit_learning.inputs.code import CodeIdentity
     from explicit_learning.inputs.named import Inputs
     from explicit_learning.plan.reading import PlanDocument
     from explicit_learning.plan.typed_plan import ResolvedPaths
@@ -44,12 +45,26 @@ __all__ = ["Checked", "check_plan"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What the gates found."""
+    """What the gates found.
+
+    Attributes:
+        document: The plan.
+        faults: Everything that would stop the run.
+        known_code: Identity of the code that runs; ``None`` where a fault explains why it is not known.
+    """
 
     document: PlanDocument
     faults: tuple[Fault, ...]
+    known_code: CodeIdentity | None
     warnings: tuple[str, ...] = ()
     not_checked: tuple[str, ...] = ()
+
+    @property
+    def code(self) -> CodeIdentity:
+        """Identity of the code that runs, once there is no fault."""
+        if self.known_code is None:
+            raise AssertionError("code of an unknown commit starts no run")
+        return self.known_code
 
     @property
     def paths(self) -> ResolvedPaths:
@@ -70,7 +85,12 @@ def check_plan(document: PlanDocument, *, out: Path | None, nodes: int = 1) -> C
         faults += _environment_faults(document)
     except Refusal as refusal:
         faults += refusal.faults
-    faults += [*code_faults(), *check_trackers(os.environ), *check_temporary_folder()]
+    code: CodeIdentity | None = None
+    try:
+        code = code_identity()
+    except Refusal as refusal:
+        faults += refusal.faults
+    faults += [*check_trackers(os.environ), *check_temporary_folder()]
     inputs = read_frozen_inputs(document)
     faults += inputs.faults
     if hardware := document.group("hardware", Hardware):
@@ -83,7 +103,9 @@ def check_plan(document: PlanDocument, *, out: Path | None, nodes: int = 1) -> C
             faults += check_output(out, frozen_config_sha256=document.raw[FROZEN])
         faults += _disk_faults(document, out)
     warnings = (*document.warnings, *inputs.warnings)
-    return Checked(document=document, faults=tuple(faults), warnings=warnings, not_checked=inputs.not_checked)
+    return Checked(
+        document=document, faults=tuple(faults), known_code=code, warnings=warnings, not_checked=inputs.not_checked
+    )
 
 
 def _environment_faults(document: PlanDocument) -> list[Fault]:
@@ -124,7 +146,7 @@ def _disk_faults(document: PlanDocument, out: Path) -> list[Fault]:
     model, lora = document.group("model", Model), document.group("lora", Lora)
     if not (model and lora and optimisation and hardware and generation):
         return []
-    if not (document.is_sound("arm") and document.is_sound("objective")):
+    if document.arm is None or not document.is_sound("objective"):
         return []
     folder = document.path.resolve().parent / model.path
     geometry = Geometry.of_groups(optimisation, hardware, generation, objective)
@@ -136,7 +158,7 @@ def _disk_faults(document: PlanDocument, out: Path) -> list[Fault]:
             world_size=hardware.world_size,
             reference_adapter=objective is not None and objective.beta > 0,
             processor_bytes=processor_bytes(folder),
-            completions=0 if objective is None else geometry.completions(optimisation.max_steps),
+            completions=0 if document.arm.is_sft else geometry.completions(optimisation.max_steps),
             completion_tokens=generation.max_completion_tokens,
         )
     except (Refusal, OSError, ValueError, KeyError, TypeError, AttributeError):

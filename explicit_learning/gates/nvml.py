@@ -11,8 +11,10 @@ becomes part of the run manifest's hash.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from explicit_learning.files.typed_json import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,15 +138,8 @@ class Inventory:
 
     def to_json(self) -> dict[str, Any]:
         """Return the inventory as the run manifest records it."""
-        return {
-            "driver_version": self.driver_version,
-            "cuda_driver_version": self.cuda_driver_version,
-            "nvml_version": self.nvml_version,
-            "gpus": [asdict(gpu) for gpu in self.gpus],
-            "topology": [
-                {"between": list(link.between), "path": link.path, "nvlink": link.nvlink} for link in self.topology
-            ],
-        }
+        record: dict[str, Any] = to_json(self)
+        return record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

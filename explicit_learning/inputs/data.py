@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.arms import Arm
     from explicit_learning.data.dataset import CheckedDataset
-    from explicit_learning.data.dataset_manifest import RowsFile
+    from explicit_learning.data.dataset_manifest import DatasetManifest, RowsFile
     from explicit_learning.data.image_grid import ResizeRules
     from explicit_learning.errors import Fault
     from explicit_learning.inputs.named import Inputs
@@ -58,7 +58,7 @@ def check_frozen_data(
     checked = check_dataset(manifest, asset_root=root, images=images, gate=CONTEXT.gate)
     faults = list(checked.faults)
     if checked.manifest is not None:
-        faults += _identity_faults(data, checked, base, CONTEXT.at(file))
+        faults += _identity_faults(data, checked, checked.manifest, base, CONTEXT.at(file))
         faults += _path_faults(data, checked, arm, base, CONTEXT.at(file))
     return checked, faults
 
@@ -117,14 +117,16 @@ def _path_faults(data: Data, checked: CheckedDataset, arm: Arm | None, base: Pat
         )
 
 
-def _identity_faults(data: Data, checked: CheckedDataset, base: Path, context: Context) -> Iterator[Fault]:
+def _identity_faults(
+    data: Data, checked: CheckedDataset, manifest: DatasetManifest, base: Path, context: Context
+) -> Iterator[Fault]:
     """Compare what was read with what was frozen; rows that were refused already change the slots' identity too."""
-    manifest = checked.manifest
-    found = {"/data/dataset_manifest/sha256": (manifest and manifest.sha256, data.dataset_manifest.sha256)}
+    found = {"/data/dataset_manifest/sha256": (manifest.sha256, data.dataset_manifest.sha256)}
+    hashes = {(manifest.path.parent / name).resolve(): sha256 for name, sha256 in checked.file_sha256.items()}
     for name, frozen in (("dataset", data.dataset), ("evaluation_manifest", data.evaluation_manifest)):
         path = base / frozen.path
         if path.is_file():
-            found[f"/data/{name}/sha256"] = (sha256_file(path), frozen.sha256)
+            found[f"/data/{name}/sha256"] = (hashes.get(path.resolve()) or sha256_file(path), frozen.sha256)
         else:
             expected, fix = "the file that was frozen", "restore the file, or freeze the draft again"
             pointer = f"/data/{name}/path"

@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from explicit_learning.errors import Context, Refusal
+from explicit_learning.files.canonical import sha256_json
+from explicit_learning.files.typed_json import to_json
 from explicit_learning.inputs.data import check_frozen_data, is_as_frozen, rows_faults
 from explicit_learning.inputs.named import Inputs, Named, read_inputs
 from explicit_learning.inputs.sft_pass import PlannedPass
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["frozen_paths", "read_frozen_inputs", "resolved_paths"]
 
 CONTEXT = Context(gate="plan")
+# What `read_frozen_inputs` reads of a plan, the pass of an SFT arm aside.
+INPUT_GROUPS = ("arm", "model", "initial_adapter", "prompt", "lora", "generation", "data", "objective")
 
 
 def read_frozen_inputs(document: PlanDocument) -> Inputs:
@@ -126,21 +130,28 @@ def resolved_paths(document: PlanDocument) -> ResolvedPaths:
     )
 
 
-def frozen_paths(path: Path, *, expected: str) -> ResolvedPaths:
+def frozen_paths(path: Path, *, expected: str, known: set[str] | None = None) -> ResolvedPaths:
     """Check what a plan names, and return where it lies.
 
     Args:
         path: The plan.
         expected: The frozen hash that it must have.
+        known: Inputs that were checked before and are whole; they are not read again. What is read now is added.
 
     Raises:
         Refusal: With everything that is wrong with the plan, the model, the adapter, the prompt or the data.
     """
-    document = read_plan(path)
-    faults = [*document.faults, *read_frozen_inputs(document).faults]
+    document, known = read_plan(path), set() if known is None else known
+    base = str(document.path.resolve().parent)
+    read = {"base": base, "pass": to_json(_planned_pass(document))}
+    inputs = sha256_json(read | {name: document.raw.get(name) for name in INPUT_GROUPS})
+    faults = list(document.faults)
+    if faults or inputs not in known:
+        faults += read_frozen_inputs(document).faults
     if document.plan is not None and (found := document.plan.frozen_config_sha256) != expected:
         fix = "name the plan that the run was started with"
         faults.append(CONTEXT.fault(file=path, pointer=f"/{FROZEN}", found=found, expected=expected, fix=fix))
     if faults:
         raise Refusal(faults)
+    known.add(inputs)
     return resolved_paths(document)

@@ -27,7 +27,6 @@ from explicit_learning.gates.image import image_identity
 from explicit_learning.gates.machine import measure_hardware
 from explicit_learning.gates.temporary import lock_folder, temporary_fault
 from explicit_learning.gates.trackers import named_trackers
-from explicit_learning.inputs.code import code_identity
 from explicit_learning.launch.environment import rank_environment, scratch_environment
 from explicit_learning.launch.multi_node.nodes import NODES_VARIABLE
 from explicit_learning.launch.signals import STOP_SIGNALS
@@ -37,9 +36,8 @@ from explicit_learning.rundir.layout import step_of
 from explicit_learning.rundir.run_lock import hold_run
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from explicit_learning.gates.check import Checked
+    from explicit_learning.launch.environment import RankEnvironment
     from explicit_learning.launch.multi_node.nodes import NodePlace
     from explicit_learning.plan.typed_plan import Plan
     from explicit_learning.rundir.run_lock import RunLock
@@ -67,34 +65,36 @@ def start_launch(plan: Plan, checked: Checked, run: Path, *, node: NodePlace | N
             launch manifest.
     """
     trackers = tuple(named_trackers(os.environ, run_mode=plan.run_mode))  # refuses before anything is written
+    environment = rank_environment(plan, os.environ, interface=node.interface if node else None)
     if node is not None and node.rank > 0:
-        _start_joining_node(plan, checked, run, node)
+        _start_joining_node(plan, checked, run, node, environment)
     with hold_run(run) as lock:
-        manifest = _prepared_launch(plan, checked, run, trackers, node=node, audit=audit)
+        manifest = _prepared_launch(plan, checked, run, trackers, environment=environment, audit=audit)
         if manifest is not None:
-            exec_into_launcher(manifest, os.environ, lock=lock, node=node)
+            exec_into_launcher(manifest, environment, lock=lock, node=node)
 
 
-def _start_joining_node(plan: Plan, checked: Checked, run: Path, node: NodePlace) -> NoReturn:
+def _start_joining_node(
+    plan: Plan, checked: Checked, run: Path, node: NodePlace, environment: RankEnvironment
+) -> NoReturn:
     """Become the launcher of a node that follows node 0, which holds the run."""
     joining = FollowerManifest(
         plan=plan,
         run_folder=str(run.resolve()),
         paths=checked.paths,
-        running_commit=code_identity().commit,
+        running_commit=checked.code.commit,
         hardware=measure_hardware(),
         image=image_identity(),
     )
-    exec_into_launcher(joining, os.environ, lock=None, node=node)
+    exec_into_launcher(joining, environment, lock=None, node=node)
 
 
 def _prepared_launch(
-    plan: Plan, checked: Checked, run: Path, trackers: tuple[str, ...], *, node: NodePlace | None, audit: bool
+    plan: Plan, checked: Checked, run: Path, trackers: tuple[str, ...], *, environment: RankEnvironment, audit: bool
 ) -> LaunchManifest | None:
     """Prepare the run directory and return the launch manifest; ``None`` if the run only had to be finalised."""
-    code, document = code_identity(), checked.document
+    code, document = checked.code, checked.document
     launch_id = secrets.token_hex(16)
-    environment = rank_environment(plan, os.environ, interface=node.interface if node else None)
     prepared = prepare_run(
         run,
         plan=plan,
@@ -130,7 +130,7 @@ def _prepared_launch(
 
 def exec_into_launcher(
     manifest: LaunchManifest | FollowerManifest,
-    environment: Mapping[str, str],
+    environment: RankEnvironment,
     *,
     lock: RunLock | None,
     node: NodePlace | None = None,
@@ -139,7 +139,7 @@ def exec_into_launcher(
 
     Args:
         manifest: The launch manifest, or what a node that follows another knows of it.
-        environment: The environment this process was started with.
+        environment: The environment of the launcher and the ranks.
         lock: The run's lock, which the launcher keeps; ``None`` on a node that follows another.
         node: This machine's place among several.
 
@@ -156,7 +156,7 @@ def exec_into_launcher(
 
 def launch_environment(
     manifest: LaunchManifest | FollowerManifest,
-    environment: Mapping[str, str],
+    environment: RankEnvironment,
     *,
     lock: RunLock | None,
     node: NodePlace | None = None,
@@ -176,8 +176,8 @@ def launch_environment(
         where = write_launch_manifest(folder / MANIFEST_FILE, manifest)
     except OSError as error:
         raise Refusal(temporary_fault(error)) from error
-    own = {name: value for name, value in environment.items() if name not in (LOCK_VARIABLE, NODES_VARIABLE)}
-    variables = rank_environment(manifest.plan, own, interface=node.interface if node else None).variables
+    others = (LOCK_VARIABLE, NODES_VARIABLE)  # of a launch that this process may be a part of
+    variables = {name: value for name, value in environment.variables.items() if name not in others}
     held = {} if lock is None else {LOCK_VARIABLE: str(lock.descriptor)}
     return variables | scratch_environment(variables, folder) | where | held | (node.variables() if node else {})
 

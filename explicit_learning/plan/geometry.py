@@ -86,11 +86,6 @@ class Geometry:
         return self.rows_per_cycle // self.generations
 
     @property
-    def passes_per_cycle(self) -> int:
-        """Backward passes that use one cycle's rows, on each rank."""
-        return self.accumulation * self.iterations
-
-    @property
     def tokens_per_cycle_and_rank(self) -> int:
         """Most tokens that one rank can sample in one generation cycle."""
         return self.rows_per_rank * self.completion_tokens

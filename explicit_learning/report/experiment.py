@@ -41,23 +41,27 @@ def stage_text(runs: Sequence[RunOfStage]) -> str:
 
     An SFT run is compared with the base model, an RL run with the SFT run whose adapter it started from.
     """
-    newest = runs[-1]
+    newest, known = runs[-1], set[str]()
     named = newest.plan["initial_adapter"]
     if named is None:
-        before = evaluation_of_run(newest.folder, "base")
+        before = evaluation_of_run(newest.folder, "base", known=known)
     else:
         adapter = (newest.plan_file.parent / named["path"]).resolve()
         source = next((run for run in runs if (run.folder / layout.FINAL_ADAPTER).resolve() == adapter), None)
         before = (
-            evaluation_of_run(newest.folder, "initial") if source is None else evaluation_of_run(source.folder, "final")
+            evaluation_of_run(newest.folder, "initial", known=known)
+            if source is None
+            else evaluation_of_run(source.folder, "final", known=known)
         )
-    found = answer_requests([before, evaluation_of_run(newest.folder, "final")])
+    found = answer_requests([before, evaluation_of_run(newest.folder, "final", known=known)])
     return evaluation_table([(f"before {newest.folder.name}", found[0]), (f"after {newest.folder.name}", found[1])])
 
 
 def experiment_results(runs: Sequence[RunOfStage]) -> list[StageResult]:
     """Return the base model's and every run's evaluation; those that are missing are made now."""
-    requests = [evaluation_of_run(runs[0].folder, "base"), *(evaluation_of_run(run.folder, "final") for run in runs)]
+    known: set[str] = set()
+    requests = [evaluation_of_run(runs[0].folder, "base", known=known)]
+    requests += [evaluation_of_run(run.folder, "final", known=known) for run in runs]
     names = ["base model", *(run.folder.name for run in runs)]
     markers = [None, *(read_marker(run.folder) for run in runs)]
     return [

@@ -6,17 +6,18 @@ must end with the same counts as one that was not.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from explicit_learning.files.atomic import write_json
-from explicit_learning.files.strict_json import load_json
+from explicit_learning.files.typed_json import document, read_document, write_document
 from explicit_learning.rundir.layout import counters_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Counters", "load_counters", "save_counters"]
+__all__ = ["Counters", "StoredCounters", "TrainerCounters", "load_counters", "save_counters"]
+
+GATE = "checkpoint"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,26 +45,53 @@ class Counters:
     zero_variance_groups: int = 0
     terms: dict[str, list[int]] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the counters as they stand in a checkpoint."""
-        return asdict(self)
 
-    def restore(self, value: dict[str, Any]) -> None:
-        """Take over the counters of a checkpoint."""
-        for name, item in value.items():
-            setattr(self, name, item)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerCounters:
+    """What the trainer has gathered since it last logged, and totals that its own state leaves out.
+
+    Attributes:
+        loss_sum: Sum of the losses since it last logged.
+        last_logged: Step at which it last logged.
+        metrics: Values of each metric since it last logged, as hexadecimal floats: these are exact, and can be NaN (a
+            group without a scored completion), which JSON's numbers cannot.
+        total_tokens: Tokens of all batches so far.
+    """
+
+    loss_sum: float
+    last_logged: int
+    metrics: dict[str, list[str]]
+    total_tokens: int
 
 
-def save_counters(folder: Path, rank: int, counters: dict[str, Any]) -> None:
-    """Write this rank's counters, the trainer's own included, into a checkpoint that is being made."""
-    write_json(folder / counters_file(rank), counters)
+@document("counters")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredCounters:
+    """A rank's counters as they stand in a checkpoint.
+
+    Attributes:
+        loop: Those of the step loop.
+        trainer: Those of the trainer.
+    """
+
+    loop: Counters
+    trainer: TrainerCounters
 
 
-def load_counters(folder: Path, rank: int) -> dict[str, Any]:
+def save_counters(folder: Path, rank: int, counters: StoredCounters) -> None:
+    """Write a rank's counters into a checkpoint that is being made.
+
+    Raises:
+        Refusal: If they break their schema (exit code 70).
+        OSError: If they cannot be written.
+    """
+    write_document(folder / counters_file(rank), counters, gate=GATE)
+
+
+def load_counters(folder: Path, rank: int) -> StoredCounters:
     """Read a rank's counters from a checkpoint.
 
     Raises:
-        Refusal: If the file is missing or is not a JSON object.
+        Refusal: If the file is missing or breaks its schema.
     """
-    counters: dict[str, Any] = load_json(folder / counters_file(rank), gate="checkpoint")
-    return counters
+    return read_document(folder / counters_file(rank), StoredCounters, gate=GATE)

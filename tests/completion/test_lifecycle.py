@@ -144,6 +144,17 @@ def test_an_sft_run_completes_with_nulls_where_nothing_was_sampled(sft: Run) -> 
     assert (marker.accounting, marker.reward, marker.objective) == ((), None, None)
 
 
+def test_a_damaged_event_keeps_no_finished_run_from_its_marker(rl: Run) -> None:
+    rl.prepare()
+    rl.checkpoint(3, rl.sample())
+    with (rl.folder / "events.jsonl").open("a") as log:
+        for data in ({"ranks": 3}, {"ranks": [5, 5]}, {"ranks": [{"peak_memory_bytes": "many"}] * 2}):
+            log.write(json.dumps({"time": "2026-01-31T12:00:00.000000Z", "kind": "exit", "data": data}) + "\n")
+    assert finish(rl) == ExitCode.DONE
+    marker = read_marker(rl.folder)
+    assert (marker.launches.measured, marker.memory.peak_bytes_by_rank) == (1, (1000, 1000))
+
+
 @pytest.mark.parametrize("document", [plan_document(**SMOKE), sft_document(**SMOKE)], ids=["rl", "sft"])
 def test_a_smoke_run_never_becomes_trained(tmp_path: Path, document: dict[str, Any]) -> None:
     run = smoke_run(tmp_path / "run", document)

@@ -22,6 +22,7 @@ NAMES = (
 RUN_DIRECTORY = (
     "checkpoint-mark",
     "completion-marker",
+    "counters",
     "event",
     "follower-manifest",
     "launch-manifest",

@@ -16,6 +16,7 @@ from explicit_learning.files.resources import ASSETS, PLANS
 from explicit_learning.freeze.freezing import freeze
 from explicit_learning.gates.check import check_plan
 from explicit_learning.inputs.base_model import read_base_model
+from explicit_learning.inputs.frozen import frozen_paths
 from explicit_learning.inputs.initial_adapter import read_initial_adapter
 from explicit_learning.inputs.named import read_system_prompt
 from explicit_learning.inputs.sft_pass import SftPass
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from explicit_learning.errors import Fault
+    from explicit_learning.inputs.named import Inputs
+    from explicit_learning.plan.reading import PlanDocument
 
 MODEL = ASSETS / "tiny-vlm" / "model"
 RL, SFT = (PLANS / "demo" / f"{arm}.json" for arm in ("answer_grpo", "sft_certificate"))
@@ -142,6 +145,35 @@ def test_what_changed_since_is_found_by_its_hash(model: Path, demo_adapter: Path
     with pytest.raises(Refusal) as caught:
         read_system_prompt(prompt, frozen="0" * 64)
     assert [(fault.gate, fault.pointer) for fault in caught.value.faults] == [("prompt", "/prompt/sha256")]
+
+
+def test_rows_files_are_hashed_once(draft: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def again(path: Path) -> str:
+        raise AssertionError(f"{path} was hashed already")
+
+    assert freezing(draft, tmp_path / "plan.json") == []
+    monkeypatch.setattr("explicit_learning.inputs.data.sha256_file", again)
+    assert checking(tmp_path / "plan.json") == []
+
+
+def test_inputs_that_were_found_whole_are_not_read_again(
+    draft: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def again(document: PlanDocument) -> Inputs:
+        raise AssertionError(f"{document.path} names other inputs")
+
+    known: set[str] = set()
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    assert freezing(draft, first) == []
+    assert freezing(draft | {"seed": 7}, second) == []
+    hashes = [json.loads(path.read_text())[FROZEN] for path in (first, second)]
+    paths = frozen_paths(first, expected=hashes[0], known=known)
+    monkeypatch.setattr("explicit_learning.inputs.frozen.read_frozen_inputs", again)
+    assert frozen_paths(second, expected=hashes[1], known=known) == paths
+    with pytest.raises(Refusal, match=hashes[0]):
+        frozen_paths(second, expected=hashes[0], known=known)
+    with pytest.raises(AssertionError, match="names other inputs"):
+        frozen_paths(frozen_again(second, model={"attn_implementation": "eager"}), expected=hashes[1], known=known)
 
 
 @pytest.mark.parametrize(

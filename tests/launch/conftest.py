@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from explicit_learning.files.resources import ROOT
+from explicit_learning.launch.environment import rank_environment
 from explicit_learning.launch.signals import blocked_stop_signals
 from explicit_learning.launch.start import launch_environment
 from explicit_learning.rundir.run_lock import hold_run
@@ -99,10 +100,11 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., A
         run = tmp_path / "run"
         # Signals are held back as `exec_into_launcher` holds them back.
         own = dict(os.environ) | {"CASE": case, "PYTHONPATH": str(ROOT)} | variables
+        manifest = launch_manifest(run, world_size)
         with hold_run(run) as lock, (run / "console.txt").open("w") as console, blocked_stop_signals():
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.launcher_of_ranks"],
-                env=launch_environment(launch_manifest(run, world_size), own, lock=lock)
+                env=launch_environment(manifest, rank_environment(manifest.plan, own), lock=lock)
                 | {name: value for name, value in own.items() if name in CASE_VARIABLES},
                 stdin=subprocess.DEVNULL,
                 stdout=console,

@@ -14,6 +14,7 @@ import pytest
 
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.resources import ROOT
+from explicit_learning.launch.environment import rank_environment
 from explicit_learning.launch.start import FOLDER_PREFIX, launch_environment
 from explicit_learning.rundir.launch_manifest import read_launch_manifest
 from explicit_learning.rundir.run_lock import RunLock
@@ -24,11 +25,13 @@ import json, os, sys
 from pathlib import Path
 from tests.support.launches import launch_manifest
 from explicit_learning.rundir.run_lock import hold_run
+from explicit_learning.launch.environment import rank_environment
 from explicit_learning.launch.start import exec_into_launcher
 run, sys.executable = Path(sys.argv[1]), sys.argv[2]
 print(os.getpid(), flush=True)
 with hold_run(run) as lock:
-    exec_into_launcher(launch_manifest(run, 1), os.environ, lock=lock)
+    manifest = launch_manifest(run, 1)
+    exec_into_launcher(manifest, rank_environment(manifest.plan, os.environ), lock=lock)
 """
 LAUNCHER = """#!{python}
 import json, os, signal, sys
@@ -47,6 +50,12 @@ import os, sys
 print(os.path.dirname(os.environ["EXPLICIT_LAUNCH_MANIFEST"]), flush=True)
 sys.stdin.read()
 """
+
+
+def environment_of_launch(run: Path, own: dict[str, str], descriptor: int = 0) -> dict[str, str]:
+    manifest = launch_manifest(run, 1)
+    lock = RunLock(descriptor=descriptor, nonce="n")
+    return launch_environment(manifest, rank_environment(manifest.plan, own), lock=lock)
 
 
 def test_the_process_becomes_the_launcher_with_lock_and_environment(tmp_path: Path) -> None:
@@ -112,7 +121,7 @@ def test_folders_of_killed_launchers_are_removed_and_no_others(tmp_path: Path) -
 def test_no_place_for_the_launch_manifest_is_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     with pytest.raises(Refusal, match="set TMPDIR to a writable folder") as caught:
-        launch_environment(launch_manifest(tmp_path, 1), {}, lock=RunLock(descriptor=3, nonce="n"))
+        environment_of_launch(tmp_path, {}, descriptor=3)
     assert caught.value.exit_code == ExitCode.IO
 
 
@@ -134,7 +143,7 @@ def test_a_launcher_without_the_runs_lock_does_not_start(
     run = tmp_path / "run"
     run.mkdir()
     (run / ".lock").write_text("{}")
-    variables = launch_environment(launch_manifest(run, 1), own, lock=RunLock(descriptor=0, nonce="n"))
+    variables = environment_of_launch(run, own)
     if change == "removed":
         del variables["EXPLICIT_RUN_LOCK"]
     command = [sys.executable, "-m", "tests.support.launcher_of_ranks"]
@@ -147,7 +156,7 @@ def test_a_launcher_without_the_runs_lock_does_not_start(
 
 def test_a_changed_launch_manifest_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    variables = launch_environment(launch_manifest(tmp_path, 1), {}, lock=RunLock(descriptor=0, nonce="n"))
+    variables = environment_of_launch(tmp_path, {})
     path = Path(variables["EXPLICIT_LAUNCH_MANIFEST"])
     path.write_bytes(path.read_bytes().replace(b"launch-1", b"launch-2"))
     with pytest.raises(Refusal, match="hash"):

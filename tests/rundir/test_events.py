@@ -6,31 +6,43 @@ import json
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.resources import ROOT
 from explicit_learning.files.schema import validate
-from explicit_learning.rundir.events import Event, append_event, read_events
+from explicit_learning.files.typed_json import to_json
+from explicit_learning.rundir.events import (
+    Event,
+    ExitRecord,
+    GatesRecord,
+    LaunchRecord,
+    RankEndRecord,
+    append_event,
+    read_events,
+    records_of,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from explicit_learning.rundir.events import EventKind
 
 AT = datetime(2026, 1, 31, 13, 0, 0, 5, tzinfo=timezone(timedelta(hours=1)))
 
 
 def test_bytes_are_known(tmp_path: Path) -> None:
-    append_event(tmp_path, "launch", {"launch_id": "n1", "checkpoint": None}, at=AT)
-    line = b'{"data":{"checkpoint":null,"launch_id":"n1"},"kind":"launch","time":"2026-01-31T12:00:00.000005Z"}\n'
+    append_event(tmp_path, "resume", {"launch_id": "n1", "checkpoint": None}, at=AT)
+    line = b'{"data":{"checkpoint":null,"launch_id":"n1"},"kind":"resume","time":"2026-01-31T12:00:00.000005Z"}\n'
     assert (tmp_path / "events.jsonl").read_bytes() == line
     assert validate(json.loads(line), "event", gate="test", file="events.jsonl") == []
 
 
 def test_now_is_the_default(tmp_path: Path) -> None:
     before = datetime.now(UTC)
-    append_event(tmp_path, "exit", {})
+    append_event(tmp_path, "nodes", {})
     ((event,), torn) = read_events(tmp_path)
     assert torn == 0
     assert before <= datetime.fromisoformat(event.time) <= datetime.now(UTC)
@@ -41,13 +53,13 @@ def test_no_file_means_no_events(tmp_path: Path) -> None:
 
 
 def test_a_line_torn_at_any_byte_costs_only_itself(tmp_path: Path) -> None:
-    append_event(tmp_path, "gates", {"n": 1}, at=AT)
+    append_event(tmp_path, "nodes", {"n": 1}, at=AT)
     first = (tmp_path / "events.jsonl").read_bytes()
-    append_event(tmp_path, "launch", {"n": 2}, at=AT)
+    append_event(tmp_path, "checkpoint", {"n": 2}, at=AT)
     whole = (tmp_path / "events.jsonl").read_bytes()
     for length in range(len(first), len(whole) + 1):
         (tmp_path / "events.jsonl").write_bytes(whole[:length])
-        append_event(tmp_path, "exit", {"n": 3}, at=AT)
+        append_event(tmp_path, "finalise", {"n": 3}, at=AT)
         events, torn = read_events(tmp_path)
         kept = length >= len(whole) - 1  # without its newline only, a line is still whole
         assert [event.data["n"] for event in events] == ([1, 2, 3] if kept else [1, 3])
@@ -67,10 +79,60 @@ def test_an_event_that_breaks_its_schema_is_refused_and_not_written(tmp_path: Pa
 
 
 def test_an_event_of_an_unknown_kind_is_counted_and_left_out(tmp_path: Path) -> None:
-    append_event(tmp_path, "gates", {}, at=AT)
+    append_event(tmp_path, "nodes", {}, at=AT)
     line = (tmp_path / "events.jsonl").read_text()
-    (tmp_path / "events.jsonl").write_text(line.replace("gates", "signal") + line)
-    assert read_events(tmp_path) == ([Event(time="2026-01-31T12:00:00.000005Z", kind="gates", data={})], 1)
+    (tmp_path / "events.jsonl").write_text(line.replace("nodes", "signal") + line)
+    assert read_events(tmp_path) == ([Event(time="2026-01-31T12:00:00.000005Z", kind="nodes", data={})], 1)
+
+
+LAUNCH = LaunchRecord(
+    launch_id="n1", action="resume", checkpoint="checkpoint-2", running_commit="0" * 40, running_dirty=False
+)
+RANK = RankEndRecord(
+    rank=0,
+    status="stopped",
+    optimizer_step=2,
+    checkpoint="checkpoint-2",
+    message=None,
+    peak_memory_bytes=7,
+    device_seconds=1.5,
+)
+EXIT = ExitRecord(launch_id="n1", exit_code=75, ranks=(RANK,), faults=())
+GATES = GatesRecord(launch_id="n1", hardware={"gpus": []}, image={"name": None}, plan_file="/plan.json", environment={})
+
+
+def test_what_the_program_reads_again_comes_back_typed(tmp_path: Path) -> None:
+    append_event(tmp_path, "gates", GATES)
+    append_event(tmp_path, "launch", LAUNCH)
+    append_event(tmp_path, "exit", EXIT)
+    events, skipped = read_events(tmp_path)
+    assert records_of(events, GatesRecord) == [GATES]
+    assert records_of(events, LaunchRecord) == [LAUNCH]
+    assert records_of(events, ExitRecord) == [EXIT]
+    assert skipped == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "record", "changes"),
+    [
+        ("exit", EXIT, {"ranks": 3}),
+        ("exit", EXIT, {"ranks": [to_json(RANK) | {"peak_memory_bytes": "many"}]}),
+        ("exit", EXIT, {"ranks": [to_json(RANK) | {"device_seconds": -1.0}]}),
+        ("launch", LAUNCH, {"checkpoint": 5}),
+        ("launch", LAUNCH, {"cpus": 8}),
+        ("gates", GATES, {"plan_file": ["/plan.json"]}),
+    ],
+)
+def test_details_that_break_their_schema_are_not_written_and_not_read(
+    tmp_path: Path, kind: EventKind, record: object, changes: dict[str, Any]
+) -> None:
+    data = to_json(record) | changes
+    with pytest.raises(Refusal, match=f"/data/{next(iter(changes))}") as refusal:
+        append_event(tmp_path, kind, data)
+    assert refusal.value.exit_code == ExitCode.INTERNAL
+    line = {"time": "2026-01-31T12:00:00.000005Z", "kind": kind, "data": data}
+    (tmp_path / "events.jsonl").write_text(json.dumps(line) + "\n")
+    assert read_events(tmp_path) == ([], 1)
 
 
 WRITER = """

@@ -123,7 +123,7 @@ def test_an_unfinished_run_of_this_plan_may_go_on(tmp_path: Path) -> None:
     run = Run.of(tmp_path / "run", plan_document())
     run.prepare()
     for status in ("failed", "running", "stopped"):
-        set_status(run.folder, status)  # type: ignore[arg-type] # all are statuses
+        set_status(run.folder, status)
         require_own_folder(run.folder, run.plan.frozen_config_sha256)
 
 
@@ -183,6 +183,19 @@ def test_a_plan_that_was_changed_after_the_first_launch_is_named(change: tuple[s
         run.prepare()
     path.write_bytes(before)
     assert run.prepare().action == "fresh"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "\x00", "[" * 100_000, "null"])
+def test_a_manifest_that_cannot_be_read_is_refused_with_and_without_a_marker(
+    completed: tuple[Run, bytes], text: str
+) -> None:
+    run, _ = completed
+    (run.folder / "run-manifest.json").write_text(text)
+    for _ in range(2):
+        faults = ownership_faults(run.folder, run.plan.frozen_config_sha256)
+        assert {fault.file for fault in faults} == {str(run.folder / "run-manifest.json")}
+        assert {fault.exit_code for fault in faults} == {ExitCode.CONTRACT}
+        (run.folder / "training-complete.json").unlink(missing_ok=True)
 
 
 def test_a_run_whose_budget_ended_is_refused_with_its_own_code(tmp_path: Path) -> None:

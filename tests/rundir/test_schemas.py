@@ -18,6 +18,7 @@ NAMES = (
     "accounting-header",
     "checkpoint-mark",
     "completion-marker",
+    "counters",
     "evaluation",
     "evaluation-answer",
     "event",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.errors import Context, ExitCode, Refusal
-from explicit_learning.files.typed_json import from_json, to_json
+from explicit_learning.files.typed_json import to_json
 from explicit_learning.launch.launch_answer import print_line
 from explicit_learning.launch.multi_node.messages import (
     EXIT_CODE,
@@ -25,6 +25,7 @@ from explicit_learning.launch.multi_node.messages import (
     JoinReply,
     JoinRequest,
     join_request_of,
+    read_join_reply,
     receipt_of,
     report_of,
 )
@@ -108,12 +109,13 @@ def _join(store: NodeStore, node: NodePlace, own: FollowerManifest, stop: StopRe
     request = JoinRequest(node=own, nnodes=node.count, sees_run=sees_run)
     store.put(join_request_of(node.rank), to_json(request))
     try:
-        return from_json(JoinReply, store.wait_for(JOIN_REPLY, seconds=JOIN_SECONDS, stopped=stop.requested))
+        value = store.wait_for(JOIN_REPLY, seconds=JOIN_SECONDS, stopped=stop.requested)
     except StopRequestedError:
         with suppress(MultiNodeError):
             store.put(STOP_REQUEST, True)  # noqa: FBT003 - a JSON value
             _acknowledge(store, node)
         raise
+    return read_join_reply(value, node.rank, own)
 
 
 def _launch_manifest(reply: JoinReply, node: NodePlace, store: NodeStore, own: FollowerManifest) -> LaunchManifest:

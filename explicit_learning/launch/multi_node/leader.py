@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from explicit_learning.files.typed_json import from_json, to_json
+from explicit_learning.files.typed_json import to_json
 from explicit_learning.launch.launch_answer import print_line
 from explicit_learning.launch.multi_node.messages import (
     EXIT_CODE,
@@ -20,14 +20,14 @@ from explicit_learning.launch.multi_node.messages import (
     RUN_MANIFEST_SHA256,
     STOP_REQUEST,
     JoinReply,
-    JoinRequest,
     join_request_of,
+    read_join_request,
+    read_report,
     receipt_of,
     report_of,
 )
 from explicit_learning.launch.multi_node.nodes import MultiNodeError, StopRequestedError
 from explicit_learning.launch.multi_node.store import NodeStore
-from explicit_learning.launch.outcomes import NodeEnd
 from explicit_learning.rundir.events import append_event
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.errors import ExitCode
     from explicit_learning.launch.multi_node.nodes import NodePlace
+    from explicit_learning.launch.outcomes import NodeEnd
     from explicit_learning.launch.signals import StopRequest
     from explicit_learning.rundir.launch_manifest import LaunchManifest
 
@@ -72,10 +73,11 @@ class Leader:
         self._store.put(RUN_MANIFEST_SHA256, manifest.run_manifest_sha256)
         try:
             joined = [self._admit(rank, manifest) for rank in self._others()]
-        except MultiNodeError as error:
+        except Exception as error:  # whatever it is: the other nodes must receive a reply
             with suppress(MultiNodeError):
                 stopped = isinstance(error, StopRequestedError)
-                self._reply(JoinReply(manifest=None, nnodes=self._node.count, refusal=str(error), stopped=stopped))
+                reason = str(error) if isinstance(error, MultiNodeError) else f"{type(error).__name__}: {error}"
+                self._reply(JoinReply(manifest=None, nnodes=self._node.count, refusal=reason, stopped=stopped))
             raise
         append_event(manifest.run, "nodes", {"launch_id": manifest.launch_id, "nodes": joined})
         self._reply(JoinReply(manifest=manifest, nnodes=self._node.count))
@@ -101,13 +103,8 @@ class Leader:
             MultiNodeError: If the request does not come, or does not fit.
         """
         value = self._store.wait_for(join_request_of(rank), seconds=JOIN_SECONDS, stopped=self._stop_requested)
-        request = from_json(JoinRequest, value)
+        request = read_join_request(value, rank, manifest)
         node = request.node
-        if node.plan != manifest.plan:
-            raise MultiNodeError(f"node {rank} has another plan than node 0", "start all nodes with the same plan")
-        if node.running_commit != manifest.running_commit:
-            found = f"node {rank} runs commit {node.running_commit}, node 0 runs {manifest.running_commit}"
-            raise MultiNodeError(found, "start the same code on all nodes")
         if request.nnodes != self._node.count:
             found = f"node {rank} was started with --nnodes {request.nnodes}, node 0 with --nnodes {self._node.count}"
             raise MultiNodeError(found, "start all nodes with the same --nnodes")
@@ -124,7 +121,7 @@ class Leader:
 
     def _report(self, rank: int) -> NodeEnd | None:
         try:
-            return from_json(NodeEnd, self._store.wait_for(report_of(rank), seconds=REPORT_SECONDS))
+            return read_report(self._store.wait_for(report_of(rank), seconds=REPORT_SECONDS), rank)
         except MultiNodeError as error:
             self._lost.add(rank)
             print_line(f"node {rank} is lost: {error.found}")

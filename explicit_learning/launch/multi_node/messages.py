@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from explicit_learning.errors import Refusal, found_text
+from explicit_learning.files.typed_json import from_json, parsed, to_json
+from explicit_learning.launch.multi_node.nodes import MultiNodeError
+from explicit_learning.launch.outcomes import NodeEnd
 from explicit_learning.rundir.launch_manifest import FollowerManifest, LaunchManifest
+from explicit_learning.rundir.outcome import RankOutcome
+
+if TYPE_CHECKING:
+    from explicit_learning.plan.typed_plan import Plan
 
 __all__ = [
     "EXIT_CODE",
@@ -17,10 +26,15 @@ __all__ = [
     "JoinReply",
     "JoinRequest",
     "join_request_of",
+    "read_join_reply",
+    "read_join_request",
+    "read_report",
     "receipt_of",
     "report_of",
 ]
 
+GATE = "nodes"
+SAME_CODE = "start the same code on all nodes"
 RUN_MANIFEST_SHA256 = "hash of the run manifest"
 JOIN_REPLY = "launch manifest"
 STOP_REQUEST = "stop request"
@@ -76,3 +90,57 @@ class JoinReply:
     nnodes: int
     refusal: str | None = None
     stopped: bool = False
+
+
+def read_join_request(value: dict[str, Any], rank: int, manifest: LaunchManifest) -> JoinRequest:
+    """Return a node's request to join.
+
+    Raises:
+        MultiNodeError: If that node runs other code, has another plan, or sent what breaks its schema.
+    """
+    sender, receiver = f"node {rank}", "node 0"
+    _require_same(value.get("node") or {}, sender, receiver, commit=manifest.running_commit, plan=manifest.plan)
+    _require_schema(value["node"], FollowerManifest, join_request_of(rank))
+    return from_json(JoinRequest, value)
+
+
+def read_join_reply(value: dict[str, Any], rank: int, own: FollowerManifest) -> JoinReply:
+    """Return node 0's reply.
+
+    Raises:
+        MultiNodeError: If node 0 runs other code, has another plan, or sent what breaks its schema.
+    """
+    if value["manifest"] is not None:
+        _require_same(value["manifest"], "node 0", f"node {rank}", commit=own.running_commit, plan=own.plan)
+        _require_schema(value["manifest"], LaunchManifest, JOIN_REPLY)
+    return from_json(JoinReply, value)
+
+
+def read_report(value: dict[str, Any], rank: int) -> NodeEnd:
+    """Return a node's report of how its ranks ended.
+
+    Raises:
+        MultiNodeError: If the outcome of a rank breaks its schema.
+    """
+    for end in value["ranks"].values():
+        if end["outcome"] is not None:
+            _require_schema(end["outcome"], RankOutcome, report_of(rank))
+    return from_json(NodeEnd, value)
+
+
+def _require_same(manifest: dict[str, Any], sender: str, receiver: str, *, commit: str, plan: Plan) -> None:
+    """Compare the commits first, as they were sent: any other field may differ between two versions of the code."""
+    if (found := manifest.get("running_commit")) != commit:
+        shown = found if isinstance(found, str) else found_text(found)
+        raise MultiNodeError(f"{sender} runs commit {shown}, {receiver} runs {commit}", SAME_CODE)
+    if manifest.get("plan") != to_json(plan):
+        raise MultiNodeError(f"{sender} has another plan than {receiver}", "start all nodes with the same plan")
+
+
+def _require_schema(value: object, kind: type[Any], key: str) -> None:
+    try:
+        parsed(value, kind, gate=GATE, file=key)
+    except Refusal as refusal:
+        fault = refusal.faults[0]
+        found = f"the {key} breaks its schema (at {fault.pointer}: found {fault.found}, expected {fault.expected})"
+        raise MultiNodeError(found, SAME_CODE) from None

@@ -12,10 +12,11 @@ import os
 import re
 import socket
 import subprocess
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from explicit_learning.errors import Context, ExitCode, Refusal, found_text
+from explicit_learning.files.typed_json import from_json, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,13 +89,13 @@ class NodePlace:
 
     def variables(self) -> dict[str, str]:
         """Return the environment variable that carries this to the launcher (`inherited_node_place`)."""
-        return {NODES_VARIABLE: json.dumps(asdict(self))}
+        return {NODES_VARIABLE: json.dumps(to_json(self))}
 
 
 def inherited_node_place(environment: Mapping[str, str]) -> NodePlace | None:
     """Return the node's place that the light process found; ``None`` for a run on one machine."""
     text = environment.get(NODES_VARIABLE)
-    return NodePlace(**json.loads(text)) if text else None
+    return from_json(NodePlace, json.loads(text)) if text else None
 
 
 def find_node_place(flags: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> NodePlace | None:

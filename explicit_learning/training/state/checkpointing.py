@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from explicit_learning.errors import Context, ExitCode
+from explicit_learning.files.typed_json import to_json
 from explicit_learning.launch.signals import ignore_signals_in_worker
 from explicit_learning.model_files.tensors import file_tensors_sha256
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
@@ -25,7 +26,7 @@ from explicit_learning.rundir.layout import ADAPTER_WEIGHTS, OPTIMIZER, SCHEDULE
 from explicit_learning.rundir.state_digests import StateDigests, write_state_digests
 from explicit_learning.training.arguments import PEER_TIMEOUT
 from explicit_learning.training.collectives import barrier
-from explicit_learning.training.counters import load_counters, save_counters
+from explicit_learning.training.counters import StoredCounters, TrainerCounters, load_counters, save_counters
 from explicit_learning.training.guarded_loader import GuardedCollator, GuardedRows, batches_or_error
 from explicit_learning.training.policy import ADAPTER
 from explicit_learning.training.state.adapters import (
@@ -202,7 +203,7 @@ class CheckpointingTrainer(_Base):
     def _save_own(self, folder: Path) -> Components:
         rank = self.loop.context.rank
         save_random_streams(folder, rank)
-        save_counters(folder, rank, {"loop": self.loop.counters.to_json(), "trainer": self._pending()})
+        save_counters(folder, rank, self._counters())
         if self.records is not None:
             write_rank_frontiers(folder, self.records.frontiers())
         components = live_components(self)
@@ -213,20 +214,17 @@ class CheckpointingTrainer(_Base):
     def counted(self) -> dict[str, Any]:
         """Return every counter that a resumed run must continue, the library's own step counters among them."""
         steps = {"done": self.state.global_step, "backward_passes": int(getattr(self, "_step", 0))}
-        return {"loop": self.loop.counters.to_json(), "trainer": self._pending(), "steps": steps}
+        counters: dict[str, Any] = to_json(self._counters())
+        return counters | {"steps": steps}
 
-    def _pending(self) -> dict[str, Any]:
-        """Return what the trainer has gathered since it last logged, and totals that its own state leaves out.
-
-        Metrics are written as hexadecimal floats: these are exact, and can be NaN (a group without a scored
-        completion), which JSON's numbers cannot.
-        """
-        return {
-            "loss_sum": float(self._tr_loss),
-            "last_logged": int(self._globalstep_last_logged),
-            "metrics": {name: [float(value).hex() for value in values] for name, values in self._gathered()},
-            "total_tokens": int(self._total_train_tokens),
-        }
+    def _counters(self) -> StoredCounters:
+        trainer = TrainerCounters(
+            loss_sum=float(self._tr_loss),
+            last_logged=int(self._globalstep_last_logged),
+            metrics={name: [float(value).hex() for value in values] for name, values in self._gathered()},
+            total_tokens=int(self._total_train_tokens),
+        )
+        return StoredCounters(loop=self.loop.counters, trainer=trainer)
 
     def _gathered(self) -> Iterable[tuple[str, list[float]]]:
         return ((name, values) for name, values in self._metrics["train"].items() if values)
@@ -286,13 +284,12 @@ class CheckpointingTrainer(_Base):
     def restore_counters(self, folder: Path) -> None:
         """Take over a checkpoint's counters; called after training has set its own to zero."""
         counters = load_counters(folder, self.loop.context.rank)
-        self.loop.counters.restore(counters["loop"])
-        pending = counters["trainer"]
-        self._tr_loss += pending["loss_sum"]
-        self._globalstep_last_logged = pending["last_logged"]
-        metrics = {name: list(map(float.fromhex, values)) for name, values in pending["metrics"].items()}
+        self.loop.counters, pending = counters.loop, counters.trainer
+        self._tr_loss += pending.loss_sum
+        self._globalstep_last_logged = pending.last_logged
+        metrics = {name: list(map(float.fromhex, values)) for name, values in pending.metrics.items()}
         self._metrics["train"].update(metrics)
-        self._total_train_tokens = pending["total_tokens"]
+        self._total_train_tokens = pending.total_tokens
         self.counters_as_loaded = state_sha256(self.counted())
         self.resumed.append("counters")
 

@@ -14,7 +14,16 @@ import pytest
 
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.resources import SCHEMAS
-from explicit_learning.files.typed_json import from_json
+from explicit_learning.files.typed_json import from_json, to_json
+from explicit_learning.launch.multi_node.messages import (
+    JOIN_REPLY,
+    JoinReply,
+    JoinRequest,
+    join_request_of,
+    read_join_reply,
+    read_report,
+    receipt_of,
+)
 from explicit_learning.launch.multi_node.nodes import MultiNodeError, NodePlace
 from explicit_learning.launch.outcomes import NodeEnd, RankEnd
 from explicit_learning.launch.signals import StopRequest
@@ -28,7 +37,7 @@ from explicit_learning.rundir.launch_manifest import (
 )
 from explicit_learning.rundir.outcome import RankOutcome
 from explicit_learning.rundir.rank_report import RankReport
-from tests.support.finished_run import HARDWARE, IMAGE, Run, plan_document
+from tests.support.finished_run import COMMIT, HARDWARE, IMAGE, Run, plan_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,8 +51,8 @@ pytestmark = pytest.mark.slow  # imports torch
 REPORT = from_json(RankReport, json.loads((SCHEMAS / "examples" / "rank-outcome.json").read_text())["report"])
 
 
-def ended(rank: int) -> NodeEnd:
-    outcome = RankOutcome(status="completed", optimizer_step=3, report=REPORT)
+def ended(rank: int, message: str | None = None) -> NodeEnd:
+    outcome = RankOutcome(status="completed", optimizer_step=3, message=message, report=REPORT)
     end = RankEnd(outcome=outcome, written_at=1.5, exit_code=0, failed_first=False)
     return NodeEnd(ranks={str(rank): end}, kill_reason=None)
 
@@ -105,12 +114,12 @@ def test_the_follower_gets_the_manifest_and_the_exit_code_and_sends_its_ends(pai
 
     def run_ranks(manifest: LaunchManifest) -> NodeEnd:
         seen.append(manifest)
-        return ended(1)
+        return ended(1, "at a checkpoint")
 
     with ThreadPoolExecutor() as pool:
         ends = pool.submit(pair.lead, ExitCode.BUDGET_EXHAUSTED)
         assert pair.follow(pair.joining(), run_ranks) == ExitCode.BUDGET_EXHAUSTED
-        assert ends.result() == [ended(0), ended(1)]
+        assert ends.result() == [ended(0), ended(1, "at a checkpoint")]
     assert seen == [replace(pair.manifest, paths=pair.joining().paths)]
     assert read_launch_manifest() == seen[0], "its ranks read this machine's paths"
     [event] = [event for event in read_events(pair.manifest.run)[0] if event.kind == "nodes"]
@@ -131,6 +140,52 @@ def test_a_follower_of_other_code_is_refused_on_both_nodes(pair: Pair) -> None:
             leading.result()
     assert refused.value.exit_code == ExitCode.INTERNAL
     assert refused.value.faults[0].found == f"node 0 does not start: {found}: start the same code on all nodes"
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"running_commit": "f" * 40, "cpus": 8}, f"node 1 runs commit {'f' * 40}, node 0 runs {COMMIT}"),
+        ({"running_commit": None}, f"node 1 runs commit null, node 0 runs {COMMIT}"),
+        ({"plan": {"seed": "abc"}}, "node 1 has another plan than node 0"),
+        ({"cpus": 8}, "the join request of node 1 breaks its schema (at /cpus: found unknown field 'cpus'"),
+        (
+            {"hardware": 8},
+            "the join request of node 1 breaks its schema (at /hardware: found 8, expected a JSON object",
+        ),
+    ],
+)
+def test_a_request_of_another_form_is_answered_with_the_reason(pair: Pair, changes: dict[str, Any], found: str) -> None:
+    from explicit_learning.launch.multi_node.store import NodeStore
+
+    request = to_json(JoinRequest(node=pair.joining(), nnodes=2, sees_run=True))
+    request["node"] |= changes
+    with ThreadPoolExecutor() as pool:
+        leading = pool.submit(pair.lead, ExitCode.INTERNAL)
+        store = NodeStore(replace(pair.place, rank=1), seconds=30, stopped=lambda: False)
+        store.put(join_request_of(1), request)
+        reply = store.wait_for(JOIN_REPLY, seconds=30)
+        store.put(receipt_of(1), True)
+        with pytest.raises(MultiNodeError) as refused:
+            leading.result()
+    assert found in reply["refusal"]
+    assert reply == {"manifest": None, "nnodes": 2, "refusal": str(refused.value), "stopped": False}
+
+
+def test_a_reply_with_another_plan_is_refused(pair: Pair) -> None:
+    reply = to_json(JoinReply(manifest=pair.manifest, nnodes=2))
+    assert read_join_reply(reply, 1, pair.joining()).manifest == pair.manifest
+    reply["manifest"]["plan"]["seed"] = "abc"
+    with pytest.raises(MultiNodeError, match="node 0 has another plan than node 1"):
+        read_join_reply(reply, 1, pair.joining())
+
+
+def test_a_report_that_breaks_its_schema_counts_as_none() -> None:
+    report = to_json(ended(1))
+    assert read_report(report, 1) == ended(1)
+    report["ranks"]["1"]["outcome"]["optimizer_step"] = "abc"
+    with pytest.raises(MultiNodeError, match="the report of node 1 breaks its schema"):
+        read_report(report, 1)
 
 
 def test_a_follower_that_expects_another_number_of_nodes_is_refused(pair: Pair) -> None:

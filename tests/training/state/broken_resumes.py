@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from explicit_learning.launch.rank import RankContext
+    from explicit_learning.training.counters import StoredCounters
 
 NOTHING: Callable[..., None] = lambda *_, **__: None  # noqa: E731 - what a loader does that is never called
 
@@ -109,9 +110,9 @@ def a_step_behind(state: dict[str, Any]) -> dict[str, Any]:
 def last_log_forgotten() -> Iterator[None]:
     real = checkpointing.load_counters
 
-    def load(folder: Path, rank: int) -> dict[str, Any]:
+    def load(folder: Path, rank: int) -> StoredCounters:
         counters = real(folder, rank)
-        return counters | {"trainer": counters["trainer"] | {"last_logged": 0}}
+        return replace(counters, trainer=replace(counters.trainer, last_logged=0))
 
     with mock.patch.object(checkpointing, "load_counters", load):
         yield

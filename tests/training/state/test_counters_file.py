@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import torch
 
-from explicit_learning.training.counters import Counters, load_counters, save_counters
+from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.files.typed_json import to_json
+from explicit_learning.training.counters import Counters, StoredCounters, TrainerCounters, load_counters, save_counters
 from explicit_learning.training.state.checkpointing import CheckpointingTrainer
 from explicit_learning.training.state.digests import state_sha256
 
@@ -17,10 +22,43 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+COUNTERS = StoredCounters(
+    loop=Counters(unchanged_adapter_steps=[1, 2], terms={"policy": [4, 4, 1]}),
+    trainer=TrainerCounters(loss_sum=0.1 + 0.2, last_logged=2, metrics={"kl": [(1e-17).hex()]}, total_tokens=17),
+)
+
+
 def test_counters_come_back_exactly(tmp_path: Path) -> None:
-    counters = {"loop": {"steps": [1, 2]}, "trainer": {"loss_sum": 0.1 + 0.2, "metrics": {"kl": [1e-17]}}}
-    save_counters(tmp_path, 0, counters)
-    assert load_counters(tmp_path, 0) == counters
+    save_counters(tmp_path, 0, COUNTERS)
+    assert load_counters(tmp_path, 0) == COUNTERS
+
+
+@pytest.mark.parametrize(
+    ("group", "changes", "pointer"),
+    [
+        ("loop", {"finite_steps": "3"}, "/loop/finite_steps"),
+        ("loop", {"terms": {"policy": [4, 4]}}, "/loop/terms/policy"),
+        ("trainer", {"metrics": {"kl": [0.5]}}, "/trainer/metrics/kl/0"),
+        ("trainer", {"steps": 3}, "/trainer/steps"),
+    ],
+)
+def test_counters_that_break_their_schema_are_not_loaded(
+    tmp_path: Path, group: str, changes: dict[str, Any], pointer: str
+) -> None:
+    value = to_json(COUNTERS)
+    value[group] |= changes
+    (tmp_path / "counters-rank-0.json").write_text(json.dumps(value))
+    with pytest.raises(Refusal) as refusal:
+        load_counters(tmp_path, 0)
+    assert [fault.pointer for fault in refusal.value.faults] == [pointer]
+
+
+def test_counters_that_break_their_schema_are_not_saved(tmp_path: Path) -> None:
+    broken = replace(COUNTERS, loop=Counters(malformed=-1))
+    with pytest.raises(Refusal, match="/loop/malformed") as refusal:
+        save_counters(tmp_path, 0, broken)
+    assert refusal.value.exit_code == ExitCode.INTERNAL
+    assert list(tmp_path.iterdir()) == []
 
 
 def trainer(loss: float, metrics: dict[str, list[float]]) -> Any:
@@ -40,11 +78,15 @@ def test_a_metric_that_is_not_a_number_is_kept(tmp_path: Path) -> None:
     """A group whose completions were all cut off has no reward, so its standard deviation is NaN."""
     before = trainer(0.1, {"rewards/std": [math.nan, 0.30000000000000004], "kl": [math.inf], "logged": []})
     counted = before.counted()
-    save_counters(tmp_path, 0, {"loop": counted["loop"], "trainer": counted["trainer"]})
-    assert load_counters(tmp_path, 0)["trainer"]["metrics"] == {
-        "rewards/std": ["nan", "0x1.3333333333334p-2"],
-        "kl": ["inf"],
+    metrics = {"rewards/std": ["nan", "0x1.3333333333334p-2"], "kl": ["inf"]}
+    loss = float(torch.tensor(0.1))
+    assert counted == {
+        "loop": asdict(Counters(finite_steps=3)),
+        "trainer": {"loss_sum": loss, "last_logged": 2, "metrics": metrics, "total_tokens": 17},
+        "steps": {"done": 3, "backward_passes": 0},
     }
+    save_counters(tmp_path, 0, before._counters())
+    assert load_counters(tmp_path, 0).trainer.metrics == metrics
     after = trainer(0.0, {})
     after.loop.counters = Counters()
     after.restore_counters(tmp_path)
