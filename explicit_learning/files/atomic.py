@@ -91,9 +91,7 @@ def _set_mode(target: int | Path, mode: int, folder: Path) -> None:
 def _umask() -> int:
     """Return this process's umask from the kernel's listing: `os.umask` would change it, for other threads too."""
     with suppress(OSError):
-        if found := re.search(
-            r"^Umask:\s*([0-7]+)$", Path("/proc/self/status").read_text(encoding="ascii"), re.MULTILINE
-        ):
+        if found := re.search(rb"^Umask:\s*([0-7]+)$", Path("/proc/self/status").read_bytes(), re.MULTILINE):
             return int(found[1], 8)
     return 0o022
 
