@@ -212,6 +212,7 @@ def test_masked_gpus_do_not_count(nvml: Any, check: Any) -> None:
     assert pointers(check(CUDA_VISIBLE_DEVICES="GPU-00000001,GPU-00000000")) == ["/hardware/gpu_name_pattern"]
     (fault,) = check(CUDA_VISIBLE_DEVICES="")
     assert "0 visible of 3" in fault["found"]
+    assert "unset" not in fault["fix"]  # on a shared host, that takes the GPUs of others
     (fault,) = check(CUDA_VISIBLE_DEVICES="0,-1,2")
     assert "1 visible of 3 (CUDA_VISIBLE_DEVICES='0,-1,2')" in fault["found"]
     assert "there is no GPU -1" in fault["found"]
