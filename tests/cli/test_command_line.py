@@ -89,7 +89,9 @@ def test_a_run_that_had_only_to_be_finalised_is_named_by_its_whole_path(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("explicit_learning.cli.run.check_plan", lambda *_, **__: SimpleNamespace(faults=[]))
+    monkeypatch.setattr(
+        "explicit_learning.cli.run.check_plan", lambda *_, **__: SimpleNamespace(faults=[], warnings=())
+    )
     monkeypatch.setattr("explicit_learning.cli.run.start_launch", lambda *_, **__: None)
     answer = run_json(capsys, "run", write(tmp_path / "plan.json", PLAN), "--out", "here")
     assert (answer["exit_code"], answer["run"]) == (0, str(tmp_path / "here"))

@@ -14,6 +14,7 @@ from explicit_learning.experiment.document import Experiment, Stage
 from explicit_learning.experiment.runner import run_experiment
 from explicit_learning.files.hashing import hash_files
 from explicit_learning.files.resources import ASSETS, PLANS, ROOT
+from explicit_learning.freeze.draft import fill_defaults
 from explicit_learning.freeze.freezing import freeze
 from explicit_learning.gates.check import check_plan
 from explicit_learning.inputs.outputs import inputs_of_plan, output_faults
@@ -91,7 +92,8 @@ def test_a_run_is_not_written_into_or_around_an_input(place: Path, out: str) -> 
 
 def test_an_experiment_is_not_written_into_an_input(place: Path) -> None:
     before, file = contents(place), place / "draft.json"
-    stage = Stage(arm="answer_grpo", file=file, draft=json.loads(file.read_text()))
+    draft = json.loads(file.read_text())
+    stage = Stage(arm="answer_grpo", file=file, draft=draft, filled=fill_defaults(draft)[0])
     experiment = Experiment(
         name="x", seeds=(0,), data={"digits": {}}, sft=(), initial_adapter_from="sft_answer", rl=(stage,)
     )

@@ -36,7 +36,7 @@ def test_counters_come_back_exactly(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("group", "changes", "pointer"),
     [
-        ("loop", {"finite_steps": "3"}, "/loop/finite_steps"),
+        ("loop", {"records": "3"}, "/loop/records"),
         ("loop", {"terms": {"policy": [4, 4]}}, "/loop/terms/policy"),
         ("trainer", {"metrics": {"kl": [0.5]}}, "/trainer/metrics/kl/0"),
         ("trainer", {"steps": 3}, "/trainer/steps"),
@@ -81,7 +81,7 @@ def test_a_metric_that_is_not_a_number_is_kept(tmp_path: Path) -> None:
     metrics = {"rewards/std": ["nan", "0x1.3333333333334p-2"], "kl": ["inf"]}
     loss = float(torch.tensor(0.1))
     assert counted == {
-        "loop": asdict(Counters(finite_steps=3)),
+        "loop": asdict(Counters(truncated=3)),
         "trainer": {"loss_sum": loss, "last_logged": 2, "metrics": metrics, "total_tokens": 17},
         "steps": {"done": 3, "backward_passes": 0},
     }
