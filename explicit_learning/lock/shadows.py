@@ -74,7 +74,7 @@ def _modules(folder: str) -> dict[str, tuple[str, bool]]:
         return {}  # as Python itself, which skips entries that it cannot read
     for entry in entries:
         name, _, suffix = entry.name.partition(".")
-        if not name.isidentifier():
+        if not name.isidentifier() or name == "__pycache__":  # compiled copies, which every folder may have
             continue
         if suffix in {"py", "pyc"} or suffix.endswith("so"):
             found[name] = (entry.path, False)

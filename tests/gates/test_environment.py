@@ -210,7 +210,8 @@ def shadowed(tmp_path: Path, *files: str) -> dict[str | None, Fault]:
 
 
 def test_what_takes_the_place_of_a_locked_package_or_of_the_library_is_found(tmp_path: Path) -> None:
-    found = shadowed(tmp_path, "peft/__init__.py", "typing_extensions.py", "json.py", "mine.py", "numpy/data.txt")
+    names = ("peft/__init__.py", "typing_extensions.py", "json.py", "mine.py", "numpy/data.txt", "__pycache__/mine.pyc")
+    found = shadowed(tmp_path, *names)
     assert sorted(map(str, found)) == ["json", "peft", "typing_extensions"]
     assert found["peft"].found == f"peft is imported from {tmp_path / 'first' / 'peft'}"
     assert found["json"].exit_code is ExitCode.ENVIRONMENT
