@@ -283,10 +283,11 @@ def asked(
 
 
 # Word parts, marks that compose under NFC, several scripts, white space, and the family's own special tokens.
+CONTROL = ("<|im_end|>", "<|im_start|>", "<|vision_start|>", "<think>", "<|endoftext|>")
 PIECES = [
     *("Which", " digit", " is", "?", "7", " 1,000", "n't", "  ", "\n", "\n\n", "\t", " ", "e\u0301", "\u0301", "Å"),
     *("नमस्ते", "漢字", "한국", "\u1112\u1161\u11ab", "🙂", "🏳️‍🌈", "\u200d", "\u00a0", "\u2028", "<", ">", "</answer>"),
-    *("<|im_end|>", "<|im_start|>", "<|vision_start|>", "<think>", "<|endoftext|>", "{{ x }}", "{% if %}", "'s", "ﬁ"),
+    *(*CONTROL, "{{ x }}", "{% if %}", "'s", "ﬁ"),
 ]
 
 
@@ -301,6 +302,11 @@ def random_rows(seed: int, count: int) -> list[Asked]:
             sizes[-1] = draw.choice([(1, 200), (2, 401), (1, 4000), (3000, 20), (2500, 11)])
         rows.append(asked(name=f"slot-{index}", question=text(40), choices=choices, sizes=sizes))
     return rows
+
+
+def forges(row: Asked) -> bool:
+    """Return whether a row's text holds a control token, which is refused whatever its length."""
+    return any(token in text for token in CONTROL for text in (row.question, *(choice.text for choice in row.choices)))
 
 
 @pytest.mark.training
@@ -334,8 +340,11 @@ def test_lengths_and_verdicts_are_the_per_row_processors(tokens: Tokens, seed: i
     assert all("aspect ratio" in reason for reason in reasons)
     lengths = sorted(length for length in expected if length is not None)
     limit = lengths[len(lengths) // 2]
-    faults = check_envelope(rows, tokens, file="plan.json", **(LIMITS | {"max_prompt_tokens": limit}))
-    over = [(row.where, length) for row, length in zip(rows, expected, strict=True) if length is None or length > limit]
+    plain = [(row, length) for row, length in zip(rows, expected, strict=True) if not forges(row)]
+    over = [(row.where, length) for row, length in plain if length is None or length > limit]
+    checked = [row for row, _ in plain]
+    faults = check_envelope(checked, tokens, file="plan.json", **(LIMITS | {"max_prompt_tokens": limit}))
+    assert 0 < len(over) < len(plain) < len(rows)
     assert [fault.file for fault in faults] == [where for where, _ in over]
     for fault, (_, length) in zip(faults, over, strict=True):
         assert length is None or f"a prompt of {length} tokens" in fault.found
