@@ -10,7 +10,7 @@ import types
 import typing
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
-from enum import IntEnum
+from enum import Enum, IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -133,7 +133,10 @@ def checked_json(value: object, *, gate: str, file: str) -> dict[str, Any]:
 
 
 def to_json(value: Any) -> Any:  # noqa: ANN401 - dataclasses and JSON values of any shape
-    """Return a dataclass as a JSON object, its fields in order: nested ones become objects, tuples become arrays."""
+    """Return a dataclass as a JSON object, its fields in order.
+
+    Nested dataclasses become objects, tuples become arrays, and members of an enumeration become their values.
+    """
     if type(value) in _SCALARS:
         return value
     if is_dataclass(value) and not isinstance(value, type):
@@ -142,7 +145,7 @@ def to_json(value: Any) -> Any:  # noqa: ANN401 - dataclasses and JSON values of
         return {name: to_json(item) for name, item in value.items()}
     if isinstance(value, tuple | list):
         return [to_json(item) for item in value]
-    return value
+    return value.value if isinstance(value, Enum) else value
 
 
 def from_json(kind: type[T], value: dict[str, Any]) -> T:

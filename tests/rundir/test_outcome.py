@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.files.resources import SCHEMAS
 from explicit_learning.files.typed_json import from_json
+from explicit_learning.launch.outcomes import outcome_of_error
 from explicit_learning.rundir.outcome import RankOutcome, outcome_path, read_outcome, write_outcome
 from explicit_learning.rundir.rank_report import LossTerm
 
@@ -29,6 +30,15 @@ def test_an_outcome_with_a_report_survives_the_way_through_a_file(tmp_path: Path
     assert outcome.report is not None
     assert (outcome.report.completions, outcome.code) == (4800, ExitCode.DONE)
     assert outcome.report.loss_terms == {"policy": LossTerm(called=300, finite=True, gradient=True)}
+
+
+@pytest.mark.parametrize("code", [code for code in ExitCode if code is not ExitCode.DONE])
+def test_a_refusal_of_a_rank_survives_the_way_through_a_file(tmp_path: Path, code: ExitCode) -> None:
+    fault = Fault(gate="data", file="rows.jsonl", pointer="/a", found="x", expected="y", fix="z", exit_code=code)
+    outcome = outcome_of_error(Refusal(fault))
+    write_outcome(tmp_path, 0, outcome)
+    assert read_outcome(tmp_path, 0) == outcome
+    assert (outcome.faults, outcome.code) == ((fault,), code)
 
 
 def test_a_rank_that_left_nothing_has_no_outcome(tmp_path: Path) -> None:
