@@ -31,6 +31,7 @@ class Term:
         in_every_pass: Whether every backward pass computes it, whatever its rows and its weight.
         if_called: Whether it may never be computed: whether it is, depends on the rows and on what the policy prefers.
         from_rewards: Whether it has a gradient only where the rewards of a group differ.
+        from_completions: Whether it has a gradient only where a completion ended: truncated ones are masked.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Term:
     in_every_pass: bool = False
     if_called: bool = False
     from_rewards: bool = False
+    from_completions: bool = False
 
 
 _POLICY = Term(name="policy", in_every_pass=True, from_rewards=True)
@@ -46,9 +48,9 @@ _TERMS: dict[Trainer, tuple[Term, ...]] = {
     "grpo": (_POLICY,),
     "papo": (
         _POLICY,
-        Term(name="perception", weights=("gamma",), in_every_pass=True),
-        Term(name="masked_entropy", weights=("eta_aug",), in_every_pass=True),
-        Term(name="original_entropy", weights=("eta_ori",), in_every_pass=True),
+        Term(name="perception", weights=("gamma",), in_every_pass=True, from_completions=True),
+        Term(name="masked_entropy", weights=("eta_aug",), in_every_pass=True, from_completions=True),
+        Term(name="original_entropy", weights=("eta_ori",), in_every_pass=True, from_completions=True),
     ),
     "evi_po": (
         _POLICY,

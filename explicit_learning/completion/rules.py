@@ -18,6 +18,7 @@ from explicit_learning.plan.geometry import Geometry
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from explicit_learning.arms import Term
     from explicit_learning.completion.recount import RankRecount
     from explicit_learning.errors import Fault
     from explicit_learning.plan.typed_plan import Plan
@@ -98,6 +99,7 @@ def _terms(plan: Plan, recounts: Sequence[RankRecount], reports: Sequence[RankRe
     geometry, terms = Geometry.of(plan), ARMS[plan.arm].terms
     passes = plan.optimisation.max_steps * geometry.accumulation * geometry.ranks
     varied = sum(len(recount.groups) - recount.zero_variance_groups for recount in recounts)
+    ended = sum(recount.trace_rows - recount.truncated for recount in recounts)
     block = plan.objective and (plan.objective.papo or plan.objective.evi_po)
     weights = {term.name: math.prod(getattr(block, name) for name in term.weights) for term in terms}
     for report in reports:
@@ -115,9 +117,22 @@ def _terms(plan: Plan, recounts: Sequence[RankRecount], reports: Sequence[RankRe
                 continue
             elif not measured.called and not term.if_called:
                 yield _fault(pointer, f"never computed ({rank})", f"computed: its weight is {weights[term.name]:g}")
-            elif measured.called and not measured.gradient and (varied or not term.from_rewards):
+            elif measured.called and not measured.gradient and _must_have_gradient(term, varied=varied, ended=ended):
                 why = f"the rewards of {varied} groups differ" if term.from_rewards else "its weight is not 0"
                 yield _fault(pointer, f"no gradient in any backward pass ({rank})", f"a gradient: {why}")
+
+
+def _must_have_gradient(term: Term, *, varied: int, ended: int) -> bool:
+    """Return whether a term that was computed must have had a gradient.
+
+    Args:
+        term: The term.
+        varied: Groups whose rewards differ.
+        ended: Completions that were not truncated.
+    """
+    if term.from_rewards:
+        return varied > 0
+    return ended > 0 if term.from_completions else True
 
 
 def _loss_tokens(plan: Plan, reports: Sequence[RankReport]) -> Iterator[Fault]:

@@ -15,15 +15,21 @@ _IGNORABLE = (
     r"\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
 _INVISIBLE = re.compile(f"[{_IGNORABLE}]")
-# Persian, Indic scripts and emoji are written with joiners between visible characters: these change what is seen.
-_WRITTEN_JOINER = re.compile(rf"(?<=[^\x00-\u02ff\s{_IGNORABLE}])[\u200c\u200d](?=[^\x00-\u02ff\s{_IGNORABLE}])")
+_SEEN = rf"[^\x00-\u02ff\s{_IGNORABLE}]"
+# Persian, Indic scripts and emoji are written with joiners between visible characters, emoji and ideographs with
+# variation selectors behind one: these change what is seen.
+_WRITTEN = re.compile(
+    rf"(?<={_SEEN})[\u200c\u200d](?={_SEEN})|(?<=[\ufe0e\ufe0f])\u200d(?={_SEEN})"
+    r"|(?<=[\u2000-\u2bff\u3030\u303d\u3297\u3299\U0001f000-\U0001faff])[\ufe0e\ufe0f]|(?<=[0-9#*])\ufe0f(?=\u20e3)"
+    r"|(?<=[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])[\U000e0100-\U000e01ef]"
+)
 
 
 def invisible_characters(text: str) -> list[str]:
-    """Return the invisible characters of a text, each once, in their order, without joiners inside a word or emoji."""
+    """Return the invisible characters of a text, each once, in their order; those that words need are left out."""
     if text.isascii():
         return []
-    return list(dict.fromkeys(_INVISIBLE.findall(_WRITTEN_JOINER.sub("", text))))
+    return list(dict.fromkeys(_INVISIBLE.findall(_WRITTEN.sub("", text))))
 
 
 def escaped(text: str) -> str:

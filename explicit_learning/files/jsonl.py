@@ -81,7 +81,7 @@ def _row(line: bytes, number: int, path: Path, gate: str) -> dict[str, Any]:
         fix = "make the file again, for it looks truncated, or add the final newline"
         raise at.refusal(found="a last line without a newline", expected="every line ends with a newline", fix=fix)
     if not line.strip():
-        raise at.refusal(found="an empty line", expected="one JSON object a line", fix="remove the line")
+        raise at.refusal(found="an empty line", expected="one JSON object per line", fix="remove the line")
     value = parse_json(line, gate=gate, file=str(at.file))
     if not isinstance(value, dict):
         raise at.refusal(found=found_text(value), expected="a JSON object", fix="write one JSON object per line")

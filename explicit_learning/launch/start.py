@@ -36,6 +36,8 @@ from explicit_learning.rundir.layout import step_of
 from explicit_learning.rundir.run_lock import hold_run
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from explicit_learning.gates.check import Checked
     from explicit_learning.launch.environment import RankEnvironment
     from explicit_learning.launch.multi_node.nodes import NodePlace
@@ -105,7 +107,10 @@ def _prepared_launch(
         launch_id=launch_id,
         gates={
             "plan_file": str(document.path.resolve()),
-            "environment": {"settings": environment.settings, "overridden": environment.overridden},
+            "environment": {
+                "settings": _recorded(environment.settings),
+                "overridden": _recorded(environment.overridden),
+            },
         },
     )
     if prepared.action == "finalise":
@@ -126,6 +131,15 @@ def _prepared_launch(
         stop_at_step=SMOKE_STOP_STEP if stops else None,
         audit=audit,
     )
+
+
+def _recorded(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return environment variables as JSON can hold them: bytes that are not UTF-8 are shown by their code."""
+
+    def shown(text: str) -> str:
+        return os.fsencode(text).decode(errors="backslashreplace")
+
+    return {shown(name): shown(value) for name, value in variables.items()}
 
 
 def exec_into_launcher(

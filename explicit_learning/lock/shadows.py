@@ -61,7 +61,8 @@ def start_up_modules() -> Iterator[tuple[str, str]]:
     library = os.path.realpath(sysconfig.get_path("stdlib"))
     for name in START_UP:
         path = getattr(sys.modules.get(name), "__file__", None)
-        if path is not None and os.path.dirname(os.path.abspath(path)) != library:  # noqa: PTH100, PTH120 - links stay
+        # The folder's links are followed, the file's are not: Debian's library links to a file in /etc.
+        if path is not None and os.path.realpath(os.path.dirname(os.path.abspath(path))) != library:  # noqa: PTH100, PTH120 - as above
             yield name, path
 
 

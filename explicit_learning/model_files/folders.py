@@ -37,7 +37,7 @@ def model_structure(folder: Path) -> list[Fault]:
     """Return what is structurally wrong with a model folder: Git LFS pointers, missing files, truncated shards."""
     if not folder.is_dir():
         return [_not_a_folder(folder, MODEL, "/model/path", "a folder with a model in transformers' form")]
-    if pointers := _lfs_faults(sorted(folder.rglob("*")), MODEL):
+    if pointers := _lfs_faults(snapshot_files(folder), MODEL):
         return pointers
     missing = [name for name in MODEL_FILES if not (folder / name).is_file()]
     faults = [_missing(folder / name, MODEL, "a file that every model folder has") for name in missing]

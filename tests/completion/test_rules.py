@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from explicit_learning.accounting.rows import SampledCompletion
+from explicit_learning.arms import ARMS
 from explicit_learning.completion.recount import RankRecount, recount_rank
-from explicit_learning.completion.rules import broken_completion_rules
+from explicit_learning.completion.rules import _must_have_gradient, broken_completion_rules
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.rundir.rank_report import LossTerm
 from tests.support.finished_run import PASSES, RANKS, Run, plan_document, row
@@ -191,6 +192,18 @@ def test_papos_terms_act_in_every_pass(
     measured = {"policy": ACTED, "perception": ACTED, "masked_entropy": UNWEIGHED, "original_entropy": ACTED} | terms
     found = of_terms(tmp_path, "papo", PAPO | weights, **measured)
     assert found == [(f"/loss_terms/{name}", text) for name, text in told.items()]
+
+
+def test_papos_terms_have_no_gradient_where_no_completion_ended(rl: Run) -> None:
+    """TRL masks truncated completions, so that every mean over completions is 0."""
+    cut = {"terminated": False, "valid": False, "reason": "truncated_completion", "total": -1.0}
+    rl.prepare()
+    rl.sample(change=lambda _, pairs: [(entry, row(entry, 0, **cut)) for entry, _ in pairs])
+    recount, papo = recounts(rl), {term.name: term for term in ARMS["papo"].terms}
+    assert sum(each.trace_rows - each.truncated for each in recount) == 0
+    assert not _must_have_gradient(papo["perception"], varied=0, ended=0)
+    assert _must_have_gradient(papo["perception"], varied=0, ended=1)
+    assert not _must_have_gradient(papo["policy"], varied=0, ended=1)
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,14 @@ from explicit_learning.errors.invisible import invisible_characters
         "\u5317",
         "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
         "\U0001f469\u200d\U0001f52c",
+        "\u2764\ufe0f",
+        "\u2764\ufe0f\u200d\U0001f525",
+        "7\ufe0f\u20e3",
+        "\u8fbb\U000e0100",
     ],
 )
 def test_what_is_seen_is_good(text: str) -> None:
-    """Accents in both forms, Persian with a joiner inside the word, an emoji that is made of two."""
+    """Accents in both forms, Persian with a joiner inside the word, emoji of one and of two, a keycap, an old form."""
     assert invisible_characters(text) == []
 
 

@@ -15,7 +15,7 @@ import pytest
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.resources import ROOT
 from explicit_learning.launch.environment import rank_environment
-from explicit_learning.launch.start import FOLDER_PREFIX, launch_environment
+from explicit_learning.launch.start import FOLDER_PREFIX, _recorded, launch_environment
 from explicit_learning.rundir.launch_manifest import read_launch_manifest
 from explicit_learning.rundir.run_lock import RunLock
 from tests.support.launches import launch_manifest
@@ -161,3 +161,8 @@ def test_a_changed_launch_manifest_is_refused(tmp_path: Path, monkeypatch: pytes
     path.write_bytes(path.read_bytes().replace(b"launch-1", b"launch-2"))
     with pytest.raises(Refusal, match="hash"):
         read_launch_manifest(variables)
+
+
+def test_variables_that_are_not_utf_8_are_recorded_by_their_bytes() -> None:
+    name, value = os.fsdecode(b"LIB_\xe9"), os.fsdecode(b"/opt/biblioth\xe8que:/opt/\xc3\xa8")
+    assert _recorded({name: value}) == {"LIB_\\xe9": "/opt/biblioth\\xe8que:/opt/\xe8"}
