@@ -7,12 +7,15 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
+import pytest
+
 from explicit_learning.files.resources import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.checkout
 def test_a_clone_that_converts_line_ends_has_the_same_bytes(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
 

@@ -98,6 +98,7 @@ def test_a_broken_repository_is_refused_and_its_parent_is_not_asked(checkout: Pa
     assert fault.fix == "run from a clone with its history (git clone), or from the image"
 
 
+@pytest.mark.checkout
 def test_no_git_is_refused(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Refusal, match="no git on this machine"):
