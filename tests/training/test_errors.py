@@ -47,7 +47,7 @@ def test_images_that_are_gone_once_training_has_begun(
         assert time.monotonic() - removed < SECONDS
     answer = json.loads(stdout)
     assert (process.returncode, answer["exit_code"]) == (74, 74), stderr
-    assert "refused [data]" in answer["faults"][0]["found"]
+    assert answer["faults"][0]["gate"] == "data"
     assert ".png" in answer["faults"][0]["found"]
     assert "Traceback" not in stderr
     assert json.loads((run / "run-manifest.json").read_text())["status"] == "failed"
