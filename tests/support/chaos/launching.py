@@ -18,7 +18,7 @@ from tests.support.preloaded import start
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["Launch", "is_alive", "kill_all"]
+__all__ = ["Launch", "is_alive", "kill_all", "signal_all", "wait_until_gone"]
 
 PATIENCE_SECONDS = 600.0
 FIRST_LINE = re.compile(r"^=== launch \S+ · rank .* · pid (\d+) · ", re.MULTILINE)
@@ -70,9 +70,14 @@ class Launch:
 
 def kill_all(pids: list[int]) -> None:
     """Kill processes at once, like a power cut."""
+    signal_all(pids, signal.SIGKILL)
+
+
+def signal_all(pids: list[int], number: signal.Signals) -> None:
+    """Send a signal to processes, as far as they are still there."""
     for pid in pids:
         with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
 
 
 def is_alive(pid: int) -> bool:

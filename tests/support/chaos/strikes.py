@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from explicit_learning.rundir.checkpoints import complete_checkpoints
 from explicit_learning.rundir.layout import CHECKPOINT_MARK, step_of
-from tests.support.chaos.launching import Launch, kill_all, wait_until_gone
+from tests.support.chaos.launching import Launch, kill_all, signal_all, wait_until_gone
 from tests.support.chaos.watching import Change, Tree
 
 if TYPE_CHECKING:
@@ -160,7 +161,9 @@ def strike(wanted: Strike, plan: Path, run: Path, *, steps: int, disk: Path | No
         family = launch.family()
         if wanted.way == "disk full":
             assert disk is not None, "a full disk needs a small one"
+            signal_all(family, signal.SIGSTOP)  # filling takes longer than a step on some machines
             with _full(disk):
+                signal_all(family, signal.SIGCONT)
                 code = launch.wait()
         else:
             ranks = launch.ranks()
