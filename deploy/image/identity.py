@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 
-from explicit_learning.inputs.code import IMAGE_FILE
+from explicit_learning.inputs.code import IMAGE_FILE, program_sha256
 from explicit_learning.lock import CPU_LOCK, FULL_LOCK, lock_sha256, read_lock
 
 LOCKS = {"full": FULL_LOCK, "cpu": CPU_LOCK}
@@ -28,6 +28,7 @@ def main() -> None:
         "schema_version": 1,
         "code_commit": os.environ["CODE_COMMIT"],
         "code_dirty": {"true": True, "false": False}[os.environ["CODE_DIRTY"]],
+        "code_sha256": program_sha256(),
         "lock": lock.name,
         "lock_sha256": lock_sha256(lock),
         "base_image": base,

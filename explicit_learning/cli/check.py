@@ -6,7 +6,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from explicit_learning.cli.output import add_json_argument, answer, print_not_checked, print_warnings
+from explicit_learning.cli.output import (
+    add_accept_argument,
+    add_json_argument,
+    answer,
+    print_not_checked,
+    print_warnings,
+)
 from explicit_learning.cli.paths import output_folder
 from explicit_learning.gates.check import check_plan
 from explicit_learning.plan.reading import read_plan
@@ -24,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="a frozen plan")
     parser.add_argument("--out", type=output_folder, metavar="DIR", help="run folder (default: that of `el run`)")
+    add_accept_argument(parser)
     add_json_argument(parser)
 
 
@@ -32,7 +39,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     document = read_plan(args.plan)
     plan = document.plan
     out = args.out if args.out or plan is None else default_run_folder(plan.run_id)
-    checked = check_plan(document, out=out)
+    checked = check_plan(document, out=out, accept_changes=args.accept_changes)
     warnings = checked.warnings
     print_warnings(args.plan, warnings)
     print_not_checked(checked.not_checked)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.cli.freeze import count_sft
 from explicit_learning.cli.numbers import positive
-from explicit_learning.cli.output import add_json_argument, answer, show
+from explicit_learning.cli.output import accept_options, add_accept_argument, add_json_argument, answer, show
 from explicit_learning.cli.paths import output_folder
 from explicit_learning.experiment.document import read_experiment
 from explicit_learning.experiment.runner import run_experiment
@@ -16,6 +16,7 @@ from explicit_learning.report.experiment import experiment_results, experiment_t
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from explicit_learning.errors import ExitCode
     from explicit_learning.experiment.document import Experiment
@@ -30,15 +31,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=output_folder, required=True, metavar="DIR", help="where everything goes")
     jobs = "RL runs at once (default 1); runs on GPUs would get in each other's way"
     parser.add_argument("--jobs", type=positive, default=1, metavar="N", help=jobs)
+    add_accept_argument(parser)
     add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Run the experiment, and print what it shows."""
-    return run_and_print(read_experiment(args.document), args.out, as_json=args.json, jobs=args.jobs)
+    experiment, options = read_experiment(args.document), accept_options(args)
+    return run_and_print(experiment, args.out, as_json=args.json, jobs=args.jobs, options=options)
 
 
-def run_and_print(experiment: Experiment, out: Path, *, as_json: bool, jobs: int) -> ExitCode:
+def run_and_print(
+    experiment: Experiment, out: Path, *, as_json: bool, jobs: int, options: Sequence[str] = ()
+) -> ExitCode:
     """Run an experiment; print a table after each run and all results at the end.
 
     Raises:
@@ -51,7 +56,9 @@ def run_and_print(experiment: Experiment, out: Path, *, as_json: bool, jobs: int
         if not as_json:
             show(stage_text(runs))
 
-    runs = run_experiment(experiment, out=out, count_sft=count_sft, after_stage=show_stage, stop=stop, jobs=jobs)
+    runs = run_experiment(
+        experiment, out=out, count_sft=count_sft, after_stage=show_stage, stop=stop, jobs=jobs, options=options
+    )
     results = experiment_results(runs)
     if not as_json:
         show(experiment_text(results))

@@ -15,7 +15,16 @@ if TYPE_CHECKING:
 
     from explicit_learning.errors import Fault
 
-__all__ = ["add_json_argument", "answer", "counted_faults", "print_not_checked", "print_warnings", "show"]
+__all__ = [
+    "accept_options",
+    "add_accept_argument",
+    "add_json_argument",
+    "answer",
+    "counted_faults",
+    "print_not_checked",
+    "print_warnings",
+    "show",
+]
 
 STDOUT = Context(
     gate="program",
@@ -23,6 +32,20 @@ STDOUT = Context(
     fix="free some space where the output goes, or send it elsewhere",
     exit_code=ExitCode.IO,
 )
+
+
+def add_accept_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--accept-changes``."""
+    text = (
+        "go on although instruction set, GPU model or libraries are not those that made the newest checkpoint, or "
+        "differ between nodes; the launch's record then says so"
+    )
+    parser.add_argument("--accept-changes", action="store_true", help=text)
+
+
+def accept_options(args: argparse.Namespace) -> tuple[str, ...]:
+    """Return ``--accept-changes`` as a command that starts `el run` passes it on."""
+    return ("--accept-changes",) if args.accept_changes else ()
 
 
 def add_json_argument(parser: argparse.ArgumentParser) -> None:

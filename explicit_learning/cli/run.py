@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.cli.node_flags import add_node_arguments, given_node_flags
-from explicit_learning.cli.output import add_json_argument, answer, print_not_checked, print_warnings
+from explicit_learning.cli.output import (
+    add_accept_argument,
+    add_json_argument,
+    answer,
+    print_not_checked,
+    print_warnings,
+)
 from explicit_learning.cli.paths import output_folder
 from explicit_learning.errors import Refusal
 from explicit_learning.files.progress import say
@@ -33,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=output_folder, metavar="DIR", help=where)
     audit = "if the run resumes, prove that its whole state was restored (smoke runs always do)"
     parser.add_argument("--audit", action="store_true", help=audit)
+    add_accept_argument(parser)
     add_node_arguments(parser)
     add_json_argument(parser)
 
@@ -48,11 +55,12 @@ def run(args: argparse.Namespace) -> ExitCode:
     document = read_plan(args.plan)
     plan = document.plan
     folder = args.out if args.out or plan is None else default_run_folder(plan.run_id)
-    checked = check_plan(document, out=folder, nodes=node.count if node else 1)
+    nodes = node.count if node else 1
+    checked = check_plan(document, out=folder, nodes=nodes, accept_changes=args.accept_changes)
     if plan is None or folder is None or checked.faults:
         print_not_checked(checked.not_checked)
         raise Refusal(checked.faults)
     print_warnings(args.plan, checked.warnings)
     os.environ[JSON_VARIABLE] = "1" if args.json else ""
-    start_launch(plan, checked, folder, node=node, audit=args.audit)
+    start_launch(plan, checked, folder, node=node, audit=args.audit, accept_changes=args.accept_changes)
     return answer([], as_json=args.json, run=str(folder.resolve()))

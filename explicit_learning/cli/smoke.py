@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.cli.node_flags import add_node_arguments, given_node_flags
-from explicit_learning.cli.output import add_json_argument, answer
+from explicit_learning.cli.output import accept_options, add_accept_argument, add_json_argument, answer
 from explicit_learning.cli.paths import output_folder
 from explicit_learning.experiment.smoke_run import run_smoke
 from explicit_learning.freeze.smoke_plan import SMOKE_SUFFIX
@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=Path, metavar="PLAN", help="a frozen plan; of a main plan a smoke plan is derived")
     where = f"run folder (default: $EXPLICIT_RUNS/RUN_ID{SMOKE_SUFFIX}, else runs/RUN_ID{SMOKE_SUFFIX})"
     parser.add_argument("--out", type=output_folder, metavar="DIR", help=where)
+    add_accept_argument(parser)
     add_node_arguments(parser)
     add_json_argument(parser)
 
@@ -34,7 +35,14 @@ def run(args: argparse.Namespace) -> ExitCode:
     """Run both phases, and print what was proven."""
     stop = StopRequest()
     stop_signals_to(stop)
-    done = run_smoke(args.plan, args.out, node_flags=given_node_flags(args), stop=stop, count_steps=_count_steps)
+    done = run_smoke(
+        args.plan,
+        args.out,
+        node_flags=given_node_flags(args),
+        stop=stop,
+        count_steps=_count_steps,
+        options=accept_options(args),
+    )
     return answer([], as_json=args.json, run=str(done.run), plan=str(done.plan), audit=str(done.audit))
 
 

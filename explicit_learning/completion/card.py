@@ -10,16 +10,17 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.arms import ARMS
+from explicit_learning.completion.launches import differences, machines_of
 from explicit_learning.completion.marker import UNCHANGED, last_values
 from explicit_learning.files.typed_json import to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from explicit_learning.completion.marker import FinishedRun
     from explicit_learning.plan.typed_plan import Plan
     from explicit_learning.rundir.completion_marker import Counts
-    from explicit_learning.rundir.run_manifest import ImageIdentity
+    from explicit_learning.rundir.launches import ImageIdentity, Launch, Machine
 
 __all__ = ["model_card"]
 
@@ -33,7 +34,7 @@ def model_card(finished: FinishedRun, counts: Counts) -> str:
         finished: The run.
         counts: The marker's counts.
     """
-    plan, frozen, running_commit = finished.plan, finished.run_manifest.frozen, finished.running_commit
+    plan, frozen, code = finished.plan, finished.run_manifest.frozen, finished.code
     arm, metrics = ARMS[plan.arm], last_values(finished.reports[0].log_history)
     identities = {
         "plan (`frozen_config_sha256`)": plan.frozen_config_sha256,
@@ -47,9 +48,9 @@ def model_card(finished: FinishedRun, counts: Counts) -> str:
         "initial adapter": plan.initial_adapter.sha256 if plan.initial_adapter else None,
         "this adapter's tensors": finished.adapter_tensors_sha256,
         "environment lock": plan.environment_lock_sha256,
-        "image": _image(frozen.image),
-        "code commit, frozen": plan.code_commit + (" (with changes)" if plan.code_dirty else ""),
-        "code commit, running": running_commit,
+        "code commit, frozen": _commit(plan.code_commit, dirty=plan.code_dirty),
+        "code commit, running": _commit(code.commit, dirty=code.dirty),
+        "files of that code": code.files_sha256,
     }
     method = "supervised fine-tuning" if arm.is_sft else f"reinforcement learning ({arm.trainer})"
     smoke = "\nThis is the adapter of a smoke run: it shows that the run works and is not a trained model.\n"
@@ -64,7 +65,7 @@ A LoRA adapter (rank {plan.lora.rank}, alpha {plan.lora.alpha:g}) for `{_base_na
 ## Make it again
 
 `plan.json` lies in the run directory that this adapter comes from. With the files that it names beside it, in a
-checkout of commit `{running_commit}`:
+checkout of commit `{code.commit}`:
 
     python entrypoint.py plan.json
 
@@ -75,6 +76,10 @@ or in the image that was built from the same lock:
 ## Identities
 
 {_table(("what", "SHA-256 or commit"), {name: f"`{value}`" if value else "none" for name, value in identities.items()})}
+
+## Made on
+
+{_made_on(finished.launches)}
 
 ## Counts
 
@@ -103,6 +108,50 @@ def _base_name(plan: Plan) -> str:
     """Return the last two parts of the model's path: hubs name a model ``OWNER/NAME``, and mirrors keep that layout."""
     parts = [part for part in plan.model.path.split("/") if part not in {"", ".", ".."}]
     return "/".join(parts[-2:])
+
+
+def _commit(commit: str, *, dirty: bool) -> str:
+    return commit + (" (with changes)" if dirty else "")
+
+
+def _made_on(launches: Sequence[Launch]) -> str:
+    """Return the machines of all launches, with what is not the same on all of them."""
+    machines = machines_of(launches)
+    rows = {
+        f"{number}: {', '.join(_launches_on(machine, launches))}": _machine(machine)
+        for number, machine in enumerate(machines)
+    }
+    text = _table(("machine: launches", "what"), rows)
+    if not (found := differences(machines)):
+        return text
+    columns = " | ".join(str(number) for number in range(len(machines)))
+    lines = [f"| not the same on all | {columns} |", f"| --- |{' --- |' * len(machines)}"]
+    lines += [f"| `{each.pointer}` | {' | '.join(map(_cell, each.values))} |" for each in found]
+    return "\n".join([text, "", *lines])
+
+
+def _launches_on(machine: Machine, launches: Sequence[Launch]) -> list[str]:
+    """Return the launches of a machine, each with the step it began at."""
+    starts = [launch.start for launch in launches if machine in launch.start.nodes]
+    return [f"launch {start.number} from step {start.step}" for start in starts]
+
+
+def _machine(machine: Machine) -> str:
+    hardware, libraries = machine.platform.hardware, machine.platform.libraries
+    cpu = hardware["cpu"]
+    parts = [
+        f"image {_image(machine.image) or 'none'}",
+        f"CPU {cpu['model']} ({cpu['architecture']})",
+        f"GPUs {', '.join(machine.platform.gpus) or 'none'}",
+        f"driver {hardware['nvidia'].get('driver_version', 'none')}",
+        f"torch {libraries.get('torch', 'none')}",
+        f"code {_commit(machine.code.commit, dirty=machine.code.dirty)}",
+    ]
+    return _cell("; ".join(parts))
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def _image(image: ImageIdentity) -> str | None:

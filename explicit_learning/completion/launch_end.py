@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.errors import Context, ExitCode, Fault
 from explicit_learning.rundir import layout
-from explicit_learning.rundir.events import ExitRecord, RankEndRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +19,6 @@ __all__ = [
     "agreed_status",
     "defect_fault",
     "end_faults",
-    "end_record",
     "exit_code_of_ranks",
     "unrecorded_fault",
 ]
@@ -113,30 +111,4 @@ def unrecorded_fault(run: Path, error: Exception, code: ExitCode) -> Fault:
         expected="an event of its end",
         fix=f"check that the disk of the run is whole and has space, then {AGAIN}",
         exit_code=code,
-    )
-
-
-def end_record(launch_id: str, code: ExitCode, outcomes: Sequence[RankOutcome], faults: Sequence[Fault]) -> ExitRecord:
-    """Return the end of a launch as the event log holds it.
-
-    Args:
-        launch_id: Random name of the launch.
-        code: The program's exit code.
-        outcomes: Each rank's outcome, by rank.
-        faults: What kept a run whose ranks reached the last step from being complete.
-    """
-    ranks = tuple(
-        RankEndRecord(
-            rank=rank,
-            status=outcome.status,
-            optimizer_step=outcome.optimizer_step,
-            checkpoint=outcome.checkpoint,
-            message=outcome.message,
-            peak_memory_bytes=outcome.peak_memory_bytes,
-            device_seconds=outcome.device_seconds,
-        )
-        for rank, outcome in enumerate(outcomes)
-    )
-    return ExitRecord(
-        launch_id=launch_id, exit_code=int(code), ranks=ranks, faults=tuple(fault.to_json() for fault in faults)
     )

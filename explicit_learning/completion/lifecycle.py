@@ -11,7 +11,7 @@ import hashlib
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from explicit_learning.completion.card import model_card
 from explicit_learning.completion.launch_end import (
@@ -19,10 +19,10 @@ from explicit_learning.completion.launch_end import (
     agreed_status,
     defect_fault,
     end_faults,
-    end_record,
     exit_code_of_ranks,
     unrecorded_fault,
 )
+from explicit_learning.completion.launches import record_end
 from explicit_learning.completion.marker import UNCHANGED, FinishedRun, build_marker, count_run
 from explicit_learning.completion.recount import recount_rank
 from explicit_learning.completion.rules import broken_completion_rules
@@ -33,6 +33,7 @@ from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.limits import noted_limits
 from explicit_learning.files.os_errors import write_fault
 from explicit_learning.files.progress import say
+from explicit_learning.gates.resume import change_faults, resume_changes
 from explicit_learning.model_files.tensors import file_tensors_sha256
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
 from explicit_learning.rundir import layout
@@ -45,7 +46,8 @@ from explicit_learning.rundir.checkpoints import (
     set_aside_incomplete,
 )
 from explicit_learning.rundir.completion_marker import read_marker, write_marker
-from explicit_learning.rundir.events import GatesRecord, LaunchRecord, append_event
+from explicit_learning.rundir.events import GatesRecord, append_event
+from explicit_learning.rundir.launches import read_launches
 from explicit_learning.rundir.owner import OTHER_FOLDER, require_own_folder
 from explicit_learning.rundir.resume_audit import read_audits
 from explicit_learning.rundir.run_manifest import (
@@ -62,9 +64,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from explicit_learning.errors import Fault
-    from explicit_learning.inputs.code import CodeIdentity
     from explicit_learning.plan.typed_plan import Plan
     from explicit_learning.rundir.launch_manifest import LaunchManifest
+    from explicit_learning.rundir.launches import Change, Launch, Machine
     from explicit_learning.rundir.outcome import RankOutcome
     from explicit_learning.rundir.rank_report import RankReport
     from explicit_learning.rundir.run_manifest import RunManifest
@@ -83,11 +85,17 @@ class Preparation:
             run was complete, and that its manifest now records it: there is nothing to launch.
         checkpoint: Name of the checkpoint folder to resume from, verified.
         run_manifest_sha256: Hash of the run manifest's frozen part.
+        launch_id: Random name of this launch.
+        accept_changes: Whether launches and nodes may differ in what decides numbers.
+        accepted_changes: What does, here and in the launch that made the checkpoint.
     """
 
     action: Literal["fresh", "resume", "finalise"]
     checkpoint: str | None
     run_manifest_sha256: str
+    launch_id: str
+    accept_changes: bool = False
+    accepted_changes: tuple[Change, ...] = ()
 
 
 # --- before the ranks -------------------------------------------------------------------------------------------------
@@ -98,11 +106,10 @@ def prepare_run(
     *,
     plan: Plan,
     plan_bytes: bytes,
-    hardware: dict[str, Any],
-    image: dict[str, Any],
-    code: CodeIdentity,
+    plan_file: Path | None = None,
+    machine: Machine,
     launch_id: str,
-    gates: dict[str, Any] | None = None,
+    accept_changes: bool = False,
 ) -> Preparation:
     """Make a run directory ready for ranks, under the run's lock and after all gates have passed.
 
@@ -110,32 +117,30 @@ def prepare_run(
         run: The run directory; made if missing.
         plan: The plan.
         plan_bytes: The bytes of its file, which are copied.
-        hardware: The hardware as the gates found it.
-        image: The image's identity as the gates found it.
-        code: Identity of the code that runs now.
+        plan_file: That file, for the event log.
+        machine: This machine.
         launch_id: Random name of this launch.
-        gates: What else the gates found worth recording, for the event log.
+        accept_changes: Whether launches may differ in what decides numbers.
 
     Raises:
         Refusal: With exit code 73 if the run is complete or the directory is another run's, 79 if its budget ended, 65
-            if its newest checkpoint, its manifest, its plan or a resume audit is damaged, 74 if the disk is full or
+            if its newest checkpoint, its manifest, its plan, a resume audit or the record of a launch is damaged, 69 or
+            78 if other numbers would be computed here than up to the newest checkpoint, 74 if the disk is full or
             failing.
     """
     try:
         run.mkdir(parents=True, exist_ok=True)
         require_own_folder(run, plan.frozen_config_sha256)
-        manifest = _read_or_create_manifest(run, plan, plan_bytes, hardware, image)
+        manifest = _read_or_create_manifest(run, plan, plan_bytes)
         left = _remove_half_written(run)
         if (run / layout.COMPLETION_MARKER).exists():
-            return _finalise(run, manifest)
+            return _finalise(run, manifest, launch_id)
         read_audits(run)  # a damaged one would keep the run from being completed, after all its training
         record = GatesRecord(
             launch_id=launch_id,
-            hardware=hardware,
-            image=image,
+            plan_file=None if plan_file is None else str(plan_file.resolve()),
             not_removed=tuple(left),
             file_system=tuple(noted_limits()),
-            **(gates or {}),
         )
         append_event(run, "gates", record)
         _tidy(run)
@@ -144,35 +149,36 @@ def prepare_run(
         checkpoint = newest_complete(run)
         if checkpoint is not None:
             verify_checkpoint(run / checkpoint, plan, run_manifest_sha256=manifest.run_manifest_sha256)
+        changes = resume_changes(run, machine.platform, plan.hardware, determinism=plan.determinism)
+        if changes and not accept_changes:
+            raise Refusal(change_faults(run, changes))
         action: Literal["fresh", "resume"] = "fresh" if checkpoint is None else "resume"
         set_status(run, "running")
-        launch = LaunchRecord(
-            launch_id=launch_id,
-            action=action,
-            checkpoint=checkpoint,
-            running_commit=code.commit,
-            running_dirty=code.dirty,
-        )
-        append_event(run, "launch", launch)
+        append_event(run, "launch", {"launch_id": launch_id, "action": action, "checkpoint": checkpoint})
     except OSError as error:
         raise Refusal(write_fault(error, run)) from error
-    return Preparation(action=action, checkpoint=checkpoint, run_manifest_sha256=manifest.run_manifest_sha256)
+    return Preparation(
+        action=action,
+        checkpoint=checkpoint,
+        run_manifest_sha256=manifest.run_manifest_sha256,
+        launch_id=launch_id,
+        accept_changes=accept_changes,
+        accepted_changes=tuple(changes),
+    )
 
 
-def _read_or_create_manifest(
-    run: Path, plan: Plan, plan_bytes: bytes, hardware: dict[str, Any], image: dict[str, Any]
-) -> RunManifest:
+def _read_or_create_manifest(run: Path, plan: Plan, plan_bytes: bytes) -> RunManifest:
     """Return the run's manifest; a run that has none yet gets it, after the copy of its plan."""
     if (run / layout.RUN_MANIFEST).exists():
         return read_run_manifest(run)
     write_bytes(run / layout.PLAN, plan_bytes)
     sha256 = hashlib.sha256(plan_bytes).hexdigest()
-    manifest = create_run_manifest(plan, plan_sha256=sha256, hardware=hardware, image=image)
+    manifest = create_run_manifest(plan, plan_sha256=sha256)
     write_run_manifest(run, manifest)
     return manifest
 
 
-def _finalise(run: Path, manifest: RunManifest) -> Preparation:
+def _finalise(run: Path, manifest: RunManifest, launch_id: str) -> Preparation:
     """Enter a completion into the manifest that a crash kept out of it."""
     marker = read_marker(run)
     if (found := marker.identities.run_manifest_sha256) != (expected := manifest.run_manifest_sha256):
@@ -191,7 +197,7 @@ def _finalise(run: Path, manifest: RunManifest) -> Preparation:
     amend_completed(run, optimizer_steps=steps, running_commit=commit, marker_sha256=sha256)
     append_event(run, "finalise", {"completion_marker_sha256": sha256})
     say(f"{run}: this run was already complete; its manifest now records it")
-    return Preparation(action="finalise", checkpoint=None, run_manifest_sha256=expected)
+    return Preparation(action="finalise", checkpoint=None, run_manifest_sha256=expected, launch_id=launch_id)
 
 
 def _remove_half_written(run: Path) -> list[str]:
@@ -259,7 +265,8 @@ def after_ranks(manifest: LaunchManifest, outcomes: Sequence[RankOutcome]) -> La
     try:
         if broken and not (run / layout.COMPLETION_MARKER).exists():
             set_status(run, "failed")
-        append_event(run, "exit", end_record(manifest.launch_id, code, outcomes, broken))
+        record_end(run, manifest.launch_id, code, outcomes, broken)
+        append_event(run, "exit", {"launch_id": manifest.launch_id, "exit_code": int(code)})
     except Exception as error:
         if not isinstance(error, OSError | Refusal):
             logging.getLogger(__name__).exception("the end of the run could not be recorded")
@@ -286,7 +293,7 @@ def _complete(manifest: LaunchManifest, outcomes: Sequence[RankOutcome]) -> None
         recounts=[recount_rank(run, plan, rank) for rank in range(plan.hardware.world_size if plan.samples else 0)],
         reports=_reports(outcomes),
         adapter_tensors_sha256=_adapter_tensors(run),
-        running_commit=manifest.running_commit,
+        launches=_launches(manifest),
     )
     faults = broken_completion_rules(
         plan, finished.recounts, finished.reports, adapter_tensors_sha256=finished.adapter_tensors_sha256
@@ -301,7 +308,7 @@ def _complete(manifest: LaunchManifest, outcomes: Sequence[RankOutcome]) -> None
     amend_completed(
         run,
         optimizer_steps=counts.optimizer_steps,
-        running_commit=finished.running_commit,
+        running_commit=finished.code.commit,
         marker_sha256=sha256,
     )
 
@@ -319,6 +326,19 @@ def _unchanged_manifest(manifest: LaunchManifest) -> RunManifest:
     if faults := changed_plan_faults(manifest.run, found):
         raise Refusal(faults)
     return found
+
+
+def _launches(manifest: LaunchManifest) -> tuple[Launch, ...]:
+    """Return the run's launches, if the last is the one that the ranks belong to."""
+    launches = read_launches(manifest.run)
+    if not launches or launches[-1].start.launch_id != manifest.launch_id:
+        raise CONTEXT.refusal(
+            file=manifest.run / layout.LAUNCHES,
+            found=f"no record of the launch {manifest.launch_id}, which completed the run, as the last",
+            expected="a record of every launch",
+            fix=f"restore the folder {layout.LAUNCHES}/ from a copy: it was changed during the run; or {OTHER_FOLDER}",
+        )
+    return launches
 
 
 def _reports(outcomes: Sequence[RankOutcome]) -> list[RankReport]:

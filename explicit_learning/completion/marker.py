@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.accounting.set_aside import discarded
+from explicit_learning.completion.launches import differences, launch_entries, machines_of
 from explicit_learning.completion.smoke_proof import resume_probe
 from explicit_learning.files.hashing import sha256_file, snapshot
 from explicit_learning.files.typed_json import field_names, to_json
@@ -18,12 +19,10 @@ from explicit_learning.rundir.completion_marker import (
     Compute,
     Counts,
     FinalAdapter,
-    Launches,
     MarkerIdentities,
     Memory,
     Parameters,
 )
-from explicit_learning.rundir.events import ExitRecord, LaunchRecord, read_events, records_of
 from explicit_learning.rundir.run_manifest import PlanIdentities
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.completion.recount import RankRecount
     from explicit_learning.plan.typed_plan import Plan
-    from explicit_learning.rundir.events import Event
+    from explicit_learning.rundir.launches import CodeIdentity, Launch
     from explicit_learning.rundir.rank_report import RankReport
     from explicit_learning.rundir.run_manifest import RunManifest
 
@@ -52,7 +51,7 @@ class FinishedRun:
         recounts: Each rank's ledger and trace, counted; none in SFT arms.
         reports: What each rank measured, by rank.
         adapter_tensors_sha256: Tensor digest of the final adapter's file.
-        running_commit: Git commit of the code that finished the run.
+        launches: The run's launches; the last is the one that finished it.
     """
 
     run: Path
@@ -61,7 +60,12 @@ class FinishedRun:
     recounts: Sequence[RankRecount]
     reports: Sequence[RankReport]
     adapter_tensors_sha256: str
-    running_commit: str
+    launches: Sequence[Launch]
+
+    @property
+    def code(self) -> CodeIdentity:
+        """The code that finished the run."""
+        return self.launches[-1].start.nodes[0].code
 
     @property
     def unchanged(self) -> bool:
@@ -81,7 +85,8 @@ def build_marker(finished: FinishedRun, counts: Counts) -> CompletionMarker:
         OSError: If a file cannot be read.
     """
     run, plan, first = finished.run, finished.plan, finished.reports[0]
-    launches, memory, compute = _add_up_launches(read_events(run)[0], finished.reports)
+    measured, memory, compute = _add_up_launches(finished.launches, finished.reports)
+    machines = machines_of(finished.launches)
     return CompletionMarker(
         trained=plan.run_mode == "main",
         run_id=plan.run_id,
@@ -106,7 +111,9 @@ def build_marker(finished: FinishedRun, counts: Counts) -> CompletionMarker:
         loss_terms=first.loss_terms,
         unchanged_adapter_steps=first.unchanged_adapter_steps,
         zero_gradient_steps=first.zero_gradient_steps,
-        launches=launches,
+        launches=launch_entries(finished.launches, steps=counts.optimizer_steps, measured=measured),
+        machines=machines,
+        differences=differences(machines),
         resume_probe=resume_probe(run),
         memory=memory,
         compute=compute,
@@ -166,9 +173,8 @@ def _identities(finished: FinishedRun) -> MarkerIdentities:
         final_adapter_tensors_sha256=first.final_adapter_tensors_sha256,
         frozen_commit=frozen.frozen_commit,
         frozen_dirty=frozen.frozen_dirty,
-        running_commit=finished.running_commit,
-        image=frozen.image,
-        hardware=frozen.hardware,
+        running_commit=finished.code.commit,
+        running_dirty=finished.code.dirty,
     )
 
 
@@ -187,24 +193,25 @@ def _checkpoint(run: Path, name: str) -> CheckpointEntry:
     )
 
 
-def _add_up_launches(events: Sequence[Event], reports: Sequence[RankReport]) -> tuple[Launches, Memory, Compute]:
-    """Add up the launches in the event log and the one that has just ended.
+def _add_up_launches(launches: Sequence[Launch], reports: Sequence[RankReport]) -> tuple[int, Memory, Compute]:
+    """Add up what earlier launches and the one that has just ended measured; return how many launches these are.
 
     Args:
-        events: The run's events so far; their `ExitRecord`s hold earlier launches' measurements.
+        launches: The run's launches; the end records of earlier ones hold their measurements.
         reports: What each rank measured in the launch that has just ended.
     """
-    starts = [launch.checkpoint for launch in records_of(events, LaunchRecord)]
     measured = [
-        end.ranks
-        for end in records_of(events, ExitRecord)
-        if len(end.ranks) == len(reports) and all(rank.peak_memory_bytes for rank in end.ranks)
+        launch.end.ranks
+        for launch in launches
+        if launch.end
+        and len(launch.end.ranks) == len(reports)
+        and all(rank.peak_memory_bytes for rank in launch.end.ranks)
     ]
     peaks = [[rank.peak_memory_bytes or 0 for rank in ranks] for ranks in measured]
     peaks.append([report.peak_memory_bytes for report in reports])
     seconds = sum(rank.device_seconds or 0.0 for ranks in measured for rank in ranks)
     return (
-        Launches(count=max(1, len(starts)), resumed_from=tuple(starts[1:]), measured=len(peaks)),
+        len(peaks),
         Memory(peak_bytes_by_rank=tuple(map(max, zip(*peaks, strict=True)))),
         Compute(device_seconds=seconds + sum(report.device_seconds for report in reports)),
     )

@@ -27,7 +27,7 @@ from explicit_learning.plan.reading import load_plan
 from explicit_learning.plan.typed_plan import Plan, ResolvedPaths  # noqa: TC001 - read at run time
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.completion_marker import read_marker
-from explicit_learning.rundir.events import GatesRecord, read_events, records_of
+from explicit_learning.rundir.events import gates_records, read_events
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -188,7 +188,7 @@ def _evaluate(requests: list[EvaluationRequest]) -> None:
 def _started_with(run: Path) -> Path:
     """Return the plan file that the newest launch of a run names."""
     events, _ = read_events(run)
-    named = [record.plan_file for record in records_of(events, GatesRecord) if record.plan_file]
+    named = [record.plan_file for record in gates_records(events) if record.plan_file]
     path = Path(named[-1]) if named else None
     context = Context(gate="evaluation", file=str(run), fix="name the plan that the run was started with: --plan PLAN")
     if path is None:

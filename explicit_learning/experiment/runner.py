@@ -26,7 +26,7 @@ from explicit_learning.rundir import layout
 from explicit_learning.rundir.run_manifest import read_run_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from explicit_learning.experiment.document import Experiment, Stage
     from explicit_learning.inputs.sft_pass import SftPass
@@ -142,13 +142,14 @@ def _kept_plan(file: Path, wanted: dict[str, Any]) -> dict[str, Any]:
     return document.raw
 
 
-def run_stage(run: RunOfStage, stop: StopRequest, *, label: str | None = None) -> None:
+def run_stage(run: RunOfStage, stop: StopRequest, *, label: str | None = None, options: Sequence[str] = ()) -> None:
     """Run one plan to its end in a process of its own, unless it is complete; its progress goes to stderr.
 
     Args:
         run: The run.
         stop: Notes the signals that this process gets: after one, no run is started.
         label: Put before each line of the progress.
+        options: Further options of `el run`.
 
     Raises:
         Refusal: If it ends with another exit code than 0, or is not started.
@@ -160,7 +161,7 @@ def run_stage(run: RunOfStage, stop: StopRequest, *, label: str | None = None) -
         found, fix = f"a stop signal before {run.folder.name} was started", "run the same command again"
         expected = "no stop signal until all runs are complete"
         raise CONTEXT.refusal(found=found, expected=expected, fix=fix, exit_code=ExitCode.STOPPED)
-    code = run_child(["run", str(run.plan_file), "--out", str(run.folder)], stop, label=label)
+    code = run_child(["run", str(run.plan_file), "--out", str(run.folder), *options], stop, label=label)
     if code != ExitCode.DONE:
         raise CONTEXT.refusal(
             found=f"{run.folder.name} ended with exit code {code} (logs: {run.folder / layout.LOGS})",
@@ -188,6 +189,7 @@ def run_experiment(
     after_stage: Callable[[list[RunOfStage]], None],
     stop: StopRequest,
     jobs: int = 1,
+    options: Sequence[str] = (),
 ) -> list[RunOfStage]:
     """Run every stage of an experiment for every seed; complete runs are skipped, interrupted ones are resumed.
 
@@ -198,6 +200,7 @@ def run_experiment(
         after_stage: Called with the runs so far after each of them.
         stop: Notes the signals that this process gets.
         jobs: How many RL runs at once. They share nothing but the machine, so it changes only the time.
+        options: Further options of `el run`, for every run.
 
     Raises:
         Refusal: If the folder is not this experiment's or overlaps with an input, a draft cannot be frozen, RL plans
@@ -216,7 +219,7 @@ def run_experiment(
             run = freeze_stage(
                 experiment, stage, seed, out=out, manifest=manifest, initial_adapter=None, count_sft=count_sft
             )
-            run_stage(run, stop)
+            run_stage(run, stop, options=options)
             runs.append(run)
             after_stage(runs)
             if stage.arm == experiment.initial_adapter_from:
@@ -228,17 +231,20 @@ def run_experiment(
             for stage in experiment.rl
         ]
         require_comparable(arms)
-        for run in _each_run(arms, stop, jobs):
+        for run in _each_run(arms, stop, jobs, options):
             runs.append(run)
             after_stage(runs)
     return runs
 
 
-def _each_run(arms: list[RunOfStage], stop: StopRequest, jobs: int) -> Iterator[RunOfStage]:
+def _each_run(arms: list[RunOfStage], stop: StopRequest, jobs: int, options: Sequence[str]) -> Iterator[RunOfStage]:
     """Run arms, ``jobs`` at once, and yield them in order; when one fails, those that still run are waited for."""
     with ThreadPoolExecutor(jobs) as pool:
         labels = [run.folder.name if jobs > 1 else None for run in arms]
-        futures = [pool.submit(run_stage, run, stop, label=label) for run, label in zip(arms, labels, strict=True)]
+        futures = [
+            pool.submit(run_stage, run, stop, label=label, options=options)
+            for run, label in zip(arms, labels, strict=True)
+        ]
         try:
             for run, future in zip(arms, futures, strict=True):
                 future.result()

@@ -18,7 +18,7 @@ from explicit_learning.rundir.layout import default_run_folder
 from explicit_learning.rundir.resume_audit import read_audits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from explicit_learning.errors import Fault
@@ -50,6 +50,7 @@ def run_smoke(
     node_flags: Mapping[str, str],
     stop: StopRequest,
     count_steps: Callable[[dict[str, Any], int], SftPass],
+    options: Sequence[str] = (),
 ) -> SmokeRun:
     """Run both phases of a smoke run, each in processes of its own; a phase that is over is not run again.
 
@@ -59,6 +60,7 @@ def run_smoke(
         node_flags: The flags of a run over several nodes that were given, by name.
         stop: Notes the signals that this process gets.
         count_steps: Counts the first steps of an SFT pass (see `smoke_plan`).
+        options: Further options of `el run`, for both phases.
 
     Raises:
         Refusal: If the plan is refused, or a phase ends otherwise than it should.
@@ -67,7 +69,8 @@ def run_smoke(
     while True:
         phase = 2 if _is_at_boundary(run) else 1
         say(f"smoke phase {phase} of 2: {run}")
-        code, faults = ask_child(["run", str(plan_file), "--out", str(run), *_flags_of_phase(node_flags, phase)], stop)
+        command = ["run", str(plan_file), "--out", str(run), *options, *_flags_of_phase(node_flags, phase)]
+        code, faults = ask_child(command, stop)
         if phase == 2 or code != ExitCode.STOPPED or stop.requested() or not _is_at_boundary(run):  # noqa: PLR2004 - two phases
             break
     if code != ExitCode.DONE:

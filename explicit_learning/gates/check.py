@@ -17,11 +17,14 @@ from explicit_learning.gates.disk import check_disk, estimate_run_bytes
 from explicit_learning.gates.environment import check_environment
 from explicit_learning.gates.hardware import check_hardware
 from explicit_learning.gates.image import check_image
+from explicit_learning.gates.machine import measure_platform
+from explicit_learning.gates.nvml import read_inventory
 from explicit_learning.gates.output import check_output
+from explicit_learning.gates.resume import check_resume
 from explicit_learning.gates.shm import LoaderShape, check_shm, pixel_values_per_token, required_shm_bytes
 from explicit_learning.gates.temporary import check_temporary_folder
 from explicit_learning.gates.trackers import check_trackers
-from explicit_learning.inputs.code import code_identity
+from explicit_learning.inputs.code import code_identity, code_warnings
 from explicit_learning.inputs.data import image_tokens_per_row
 from explicit_learning.inputs.frozen import read_frozen_inputs, resolved_paths
 from explicit_learning.inputs.outputs import inputs_of_plan, output_faults
@@ -35,10 +38,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from explicit_learning.errors import Fault
-    from explicit_learning.inputs.code import CodeIdentity
     from explicit_learning.inputs.named import Inputs
     from explicit_learning.plan.reading import PlanDocument
     from explicit_learning.plan.typed_plan import ResolvedPaths
+    from explicit_learning.rundir.launches import CodeIdentity, Platform
 
 __all__ = ["Checked", "check_plan"]
 
@@ -51,11 +54,15 @@ class Checked:
         document: The plan.
         faults: Everything that would stop the run.
         known_code: Identity of the code that runs; ``None`` where a fault explains why it is not known.
+        known_platform: What computes here; ``None`` where the plan does not say what it asks for.
+        warnings: What would not stop the run, but may not be meant.
+        not_checked: What was left out, because something else is wrong.
     """
 
     document: PlanDocument
     faults: tuple[Fault, ...]
     known_code: CodeIdentity | None
+    known_platform: Platform | None
     warnings: tuple[str, ...] = ()
     not_checked: tuple[str, ...] = ()
 
@@ -67,18 +74,26 @@ class Checked:
         return self.known_code
 
     @property
+    def platform(self) -> Platform:
+        """What computes here, once there is no fault."""
+        if self.known_platform is None:
+            raise AssertionError("a plan without hardware starts no run")
+        return self.known_platform
+
+    @property
     def paths(self) -> ResolvedPaths:
         """Absolute paths of what the plan names."""
         return resolved_paths(self.document)
 
 
-def check_plan(document: PlanDocument, *, out: Path | None, nodes: int = 1) -> Checked:
+def check_plan(document: PlanDocument, *, out: Path | None, nodes: int = 1, accept_changes: bool = False) -> Checked:
     """Run every gate on a plan.
 
     Args:
         document: The plan as `read_plan` read it.
         out: The run folder; ``None`` leaves the gates on output and disk out.
         nodes: Machines that share the ranks; this one is checked for its share.
+        accept_changes: Whether a resumed run may go on where other numbers are computed.
     """
     faults = [*document.faults]
     try:
@@ -93,19 +108,43 @@ def check_plan(document: PlanDocument, *, out: Path | None, nodes: int = 1) -> C
     faults += [*check_trackers(os.environ), *check_temporary_folder()]
     inputs = read_frozen_inputs(document)
     faults += inputs.faults
+    platform: Platform | None = None
     if hardware := document.group("hardware", Hardware):
-        faults += check_hardware(hardware, file=str(document.path), nodes=nodes)
+        inventory = read_inventory()
+        faults += check_hardware(hardware, file=str(document.path), nodes=nodes, inventory=inventory)
+        platform = measure_platform(
+            accelerator=hardware.accelerator,
+            local_ranks=hardware.ranks_per_node(nodes),
+            environ=os.environ,
+            inventory=inventory,
+        )
     faults += _shm_faults(document, inputs, nodes)
     if out is not None:
         if overlap := output_faults(out, inputs_of_plan(document), option="--out"):
             faults += overlap  # nothing is tried there
         elif document.is_sound(FROZEN):
-            faults += check_output(out, frozen_config_sha256=document.raw[FROZEN])
+            faults += _run_folder_faults(document, out, None if accept_changes else platform)
         faults += _disk_faults(document, out)
-    warnings = (*document.warnings, *inputs.warnings)
+    warnings = [*document.warnings, *inputs.warnings]
+    if code is not None and document.is_sound("code_commit"):
+        warnings += code_warnings(code, frozen_commit=document.raw["code_commit"])
     return Checked(
-        document=document, faults=tuple(faults), known_code=code, warnings=warnings, not_checked=inputs.not_checked
+        document=document,
+        faults=tuple(faults),
+        known_code=code,
+        known_platform=platform,
+        warnings=tuple(warnings),
+        not_checked=inputs.not_checked,
     )
+
+
+def _run_folder_faults(document: PlanDocument, out: Path, platform: Platform | None) -> list[Fault]:
+    """Check the run folder, and what it holds of a run against this machine, if that is given."""
+    faults = check_output(out, frozen_config_sha256=document.raw[FROZEN])
+    hardware = document.group("hardware", Hardware)
+    if faults or not (platform and hardware and document.is_sound("determinism")):
+        return faults
+    return check_resume(out, platform, hardware, determinism=document.raw["determinism"])
 
 
 def _environment_faults(document: PlanDocument) -> list[Fault]:

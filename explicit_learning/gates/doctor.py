@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.errors import Fault, Refusal
+from explicit_learning.files.typed_json import to_json
 from explicit_learning.gates.disk import existing_ancestor
 from explicit_learning.gates.environment import check_environment
 from explicit_learning.gates.hardware import check_hardware
@@ -181,9 +182,10 @@ def _disk(runs: Path) -> dict[str, Any]:
 def _image() -> dict[str, Any]:
     """Return the image's identity: baked in where this runs in one, with the digests that its starter declared."""
     try:
-        return image_identity()
+        identity: dict[str, Any] = to_json(image_identity())
     except Refusal as refusal:
         return {"problem": "; ".join(str(fault) for fault in refusal.faults)}
+    return identity
 
 
 def _variables() -> dict[str, str]:

@@ -18,6 +18,7 @@ from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.resources import ROOT
 from explicit_learning.files.schema import validate
 from explicit_learning.inputs.code import AS_BUILT, IMAGE_FILE, read_image_file
+from explicit_learning.rundir.launches import ImageDigest, ImageIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -46,12 +47,8 @@ DECLARE = "declare the digest of the image that you start, as the Makefile, comp
 
 def image_identity(
     environment: Mapping[str, str] = os.environ, image_file: Path = IMAGE_FILE, container_file: Path = CONTAINER_FILE
-) -> dict[str, Any]:
-    """Return the image's identity, for the run manifest.
-
-    Returns:
-        ``digests`` (by kind, each with ``known_by``: measured, declared or undeclared), ``name`` (as declared, or
-        ``None``) and ``baked_in`` (``None`` outside an image).
+) -> ImageIdentity:
+    """Return the image's identity, as a launch records it.
 
     Raises:
         Refusal: With exit code 78 if something is unreadable, or contradicts something else.
@@ -59,7 +56,7 @@ def image_identity(
     declared, name, faults = _declared(environment.get(DIGEST_VARIABLE, ""))
     baked = baked_identity(image_file)
     measured = _measured(container_file)
-    digests: dict[str, dict[str, str | None]] = {}
+    digests: dict[str, ImageDigest] = {}
     for kind in KINDS:
         stated, seen = declared.get(kind), measured.get(kind)
         if stated and seen and stated != seen:
@@ -67,13 +64,13 @@ def image_identity(
             fix = f"unset {DIGEST_VARIABLE}, or {DECLARE}"
             faults.append(CONTEXT.fault(pointer=DIGEST_VARIABLE, found=found, expected=expected, fix=fix))
         known_by = "measured" if seen else "declared" if stated else "undeclared"
-        digests[kind] = {"value": seen or stated, "known_by": known_by}
+        digests[kind] = ImageDigest(value=seen or stated, known_by=known_by)
     if baked and name and (tag := LOCK_TAG.search(name)) and not baked["lock_sha256"].startswith(tag[1]):
         expected = f"a name that ends in :lock-{baked['lock_sha256'][:12]}, the lock that is baked into this image"
         faults.append(CONTEXT.fault(pointer=DIGEST_VARIABLE, found=name, expected=expected, fix=DECLARE))
     if faults:
         raise Refusal(faults)
-    return {"digests": digests, "name": name, "baked_in": baked}
+    return ImageIdentity(digests=digests, name=name, baked_in=baked)
 
 
 def check_image(
@@ -95,7 +92,7 @@ def check_image(
         Faults with exit code 78; outside an image, only those about a declaration.
     """
     try:
-        baked = image_identity(environment, image_file)["baked_in"]
+        baked = image_identity(environment, image_file).baked_in
     except Refusal as refusal:
         return list(refusal.faults)
     if baked is None:

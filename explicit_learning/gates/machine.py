@@ -1,9 +1,9 @@
 """What a run was made on: the machine around the GPUs.
 
-Floating-point results depend on the processor's instruction set and on library builds as well as on the GPU, so the run
-manifest records them. Nothing here names the host or its user: a run directory is meant to be shared. Everything is
-constant on a machine that nobody changes, because the manifest's hash covers it. `Limits` holds the figures that
-change; only a person at the terminal needs them.
+Floating-point results depend on the processor's instruction set and on library builds as well as on the GPU, so each
+launch records them. Nothing here names the host or its user: a run directory is meant to be shared. Everything is
+constant on a machine that nobody changes, so that launches on one machine have equal records. `Limits` holds the
+figures that change; only a person at the terminal needs them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,18 @@ import re
 import resource
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from explicit_learning.gates.nvml import UNSUPPORTED, Inventory, NvmlUnavailable, read_inventory
 from explicit_learning.gates.shm import SHARED_MEMORY
+from explicit_learning.gates.visible import visible_devices
+from explicit_learning.lock.installed import installed_packages
+from explicit_learning.rundir.launches import Platform
 
-__all__ = ["Limits", "container_runtime", "measure_hardware", "read_limits"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Limits", "container_runtime", "measure_hardware", "measure_platform", "read_limits"]
 
 # What each runtime writes inside its containers.
 RUNTIME_FILES = {"/run/.containerenv": "podman", "/.dockerenv": "docker", "/.singularity.d": "apptainer"}
@@ -52,7 +58,7 @@ class Limits:
 
 
 def measure_hardware(inventory: Inventory | NvmlUnavailable | None = None) -> dict[str, Any]:
-    """Return the machine as the run manifest records it: JSON types only, no host name.
+    """Return the machine as a launch records it: JSON types only, no host name.
 
     Args:
         inventory: An inventory already read; without one, NVML is read.
@@ -74,6 +80,31 @@ def measure_hardware(inventory: Inventory | NvmlUnavailable | None = None) -> di
         "libc": " ".join(platform.libc_ver()),
         "container_runtime": container_runtime(),
     }
+
+
+def measure_platform(
+    *, accelerator: str, local_ranks: int, environ: Mapping[str, str], inventory: Inventory | NvmlUnavailable
+) -> Platform:
+    """Return what computes on this machine, as a launch records it.
+
+    Args:
+        accelerator: The plan's, ``cpu`` or ``cuda``.
+        local_ranks: Ranks on this machine; the rank with local index *i* gets the *i*-th GPU that is visible.
+        environ: The environment that decides which GPUs are visible.
+        inventory: The GPUs that NVML reports.
+    """
+    gpus = inventory.gpus if isinstance(inventory, Inventory) else ()
+    used = visible_devices(gpus, environ).gpus[:local_ranks] if accelerator == "cuda" else ()
+    libraries = {package.name: package.version for package in reversed(installed_packages())}
+    libc, libc_version = platform.libc_ver()
+    libraries |= {libc or "libc": libc_version, "python": platform.python_version()}
+    return Platform(
+        hardware=measure_hardware(inventory),
+        gpus=tuple(gpu.uuid for gpu in used),
+        libraries=dict(
+            sorted({**libraries, libc or "libc": libc_version, "python": platform.python_version()}.items())
+        ),
+    )
 
 
 def container_runtime() -> str:

@@ -1,12 +1,12 @@
 """This machine's GPUs as NVIDIA's management library (NVML) describes them.
 
-The gates need the GPUs in milliseconds and without torch, and the run manifest must name them months later, so both
+The gates need the GPUs in milliseconds and without torch, and a launch's record must name them months later, so both
 read NVML through nvidia-ml-py and nothing else. NVML differs from driver to driver: an old driver lacks a symbol, a
 virtual GPU answers half of the queries, a dying GPU none. A property that cannot be read is therefore a *value*
 (`UNSUPPORTED`, or the library's own message), never an exception; only what makes a GPU unusable is a `problem`.
 
 Everything read here is stable between two calls on an untouched machine (no temperatures, no used memory), because it
-becomes part of the run manifest's hash.
+becomes part of a launch's record, which is compared with others.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Inventory:
     topology: tuple[Link, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the inventory as the run manifest records it."""
+        """Return the inventory as a launch records it."""
         record: dict[str, Any] = to_json(self)
         return record
 
@@ -155,7 +155,7 @@ class NvmlUnavailable:
     fix: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return the finding as the run manifest records it: no GPU, and why."""
+        """Return the finding as a launch records it: no GPU, and why."""
         return {"unavailable": self.reason, "gpus": []}
 
 

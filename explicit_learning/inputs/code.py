@@ -1,4 +1,4 @@
-"""Which code runs.
+"""Which code runs: its commit, and a hash over its files as they are now.
 
 In an image the commit is baked in and lies in a file, because a container has no repository, or one that git refuses to
 read because of its owner. In a checkout git is asked. If neither gives a commit, that is a refusal and never an empty
@@ -10,41 +10,40 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.errors import Context, ExitCode, Refusal, found_text
+from explicit_learning.files.canonical import sha256_json
+from explicit_learning.files.hashing import hash_files, snapshot_files
 from explicit_learning.files.resources import ROOT
 from explicit_learning.files.strict_json import load_json
+from explicit_learning.rundir.launches import CodeIdentity
 
 if TYPE_CHECKING:
     from explicit_learning.errors import Fault
 
-__all__ = ["AS_BUILT", "IMAGE_FILE", "CodeIdentity", "code_faults", "code_identity", "read_image_file"]
+__all__ = [
+    "AS_BUILT",
+    "IMAGE_FILE",
+    "code_faults",
+    "code_identity",
+    "code_warnings",
+    "program_sha256",
+    "read_image_file",
+]
 
 CONTEXT = Context(gate="code", exit_code=ExitCode.ENVIRONMENT)
 IMAGE_FILE = Path("/etc/explicit-learning/image.json")
 COMMIT = re.compile(r"(?!0{40})[0-9a-f]{40}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+# The program's own files below its root. A plan names prompts and models by hash.
+PROGRAM_FILE, PROGRAM_FOLDERS = "entrypoint.py", ("explicit_learning", "schemas")
 TIMEOUT_SECONDS = 60
 AS_BUILT = "start the image as it was built: something changed files in it"
 KNOWN_CODE = "code whose commit is known"
 CLONE = "run from a clone with its history (git clone), or from the image"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CodeIdentity:
-    """The code's git commit.
-
-    Attributes:
-        commit: 40 hexadecimal digits.
-        dirty: Whether tracked files differ from that commit.
-        known_by: ``image`` if it was baked in, ``git`` if the checkout was asked.
-    """
-
-    commit: str
-    dirty: bool
-    known_by: str
 
 
 def code_identity(root: Path = ROOT, image_file: Path = IMAGE_FILE) -> CodeIdentity:
@@ -52,13 +51,14 @@ def code_identity(root: Path = ROOT, image_file: Path = IMAGE_FILE) -> CodeIdent
 
     Args:
         root: The checkout.
-        image_file: What the image's build left: a JSON object with ``code_commit`` and ``code_dirty``.
+        image_file: What the image's build left: a JSON object with ``code_commit``, ``code_dirty`` and
+            ``code_sha256``.
 
     Raises:
         Refusal: With exit code 78 if neither the file nor git gives a commit.
     """
     if (value := read_image_file(image_file, gate=CONTEXT.gate)) is not None:
-        return _from_image(value, image_file)
+        return _from_image(value, image_file, program_sha256(root))
     context = CONTEXT.at(root)
     if not (root / ".git").exists():
         raise context.refusal(found="no git repository and no image file", expected=KNOWN_CODE, fix=CLONE)
@@ -69,7 +69,35 @@ def code_identity(root: Path = ROOT, image_file: Path = IMAGE_FILE) -> CodeIdent
         expected, fix = "a commit of 40 hexadecimal digits", "use a repository with SHA-1 names"
         raise context.refusal(found=found_text(commit), expected=expected, fix=fix)
     changes = _git(context, root, "status", "--porcelain", "--untracked-files=no")
-    return CodeIdentity(commit=commit, dirty=bool(changes.strip()), known_by="git")
+    return CodeIdentity(
+        commit=commit,
+        dirty=bool(changes.strip()),
+        known_by="git",
+        files_sha256=program_sha256(root),
+        built_files_sha256=None,
+    )
+
+
+def program_sha256(root: Path = ROOT) -> str:
+    """Return the canonical hash over the program's own files: ``{relative POSIX path: SHA-256}``, without bytecode.
+
+    Raises:
+        OSError: If a file cannot be read.
+    """
+    files = [path for folder in PROGRAM_FOLDERS if (root / folder).is_dir() for path in snapshot_files(root / folder)]
+    files += [root / PROGRAM_FILE] if (root / PROGRAM_FILE).is_file() else []
+    hashes = hash_files(path for path in files if path.suffix != ".pyc")
+    return sha256_json({path.relative_to(root).as_posix(): digest for path, digest in hashes.items()})
+
+
+def code_warnings(code: CodeIdentity, *, frozen_commit: str) -> list[str]:
+    """Return how the code that runs differs from the code that froze a plan."""
+    if code.built_files_sha256 not in {None, code.files_sha256}:
+        return [f"files of this program differ from those that the image was built with, commit {code.commit}"]
+    if code.commit != frozen_commit:
+        changes = ", and has changes that are in no commit" if code.dirty else ""
+        return [f"the code that runs is commit {code.commit}{changes}; the plan was frozen by {frozen_commit}"]
+    return ["the code that runs has changes that are in no commit"] if code.dirty else []
 
 
 def code_faults() -> tuple[Fault, ...]:
@@ -103,12 +131,28 @@ def read_image_file(path: Path, *, gate: str) -> Any | None:  # noqa: ANN401 - a
     return {} if value is None else value  # a file that holds `null` is there
 
 
-def _from_image(value: Any, path: Path) -> CodeIdentity:  # noqa: ANN401 - any JSON value
-    commit, dirty = (value.get("code_commit"), value.get("code_dirty")) if isinstance(value, dict) else (None, None)
-    if not (isinstance(commit, str) and COMMIT.fullmatch(commit) and isinstance(dirty, bool)):
-        expected = "an object with code_commit (40 hexadecimal digits) and code_dirty (true or false)"
+def _from_image(value: Any, path: Path, files_sha256: str) -> CodeIdentity:  # noqa: ANN401 - any JSON value
+    read = value if isinstance(value, dict) else {}
+    commit, dirty, built = (read.get(name) for name in ("code_commit", "code_dirty", "code_sha256"))
+    if not (
+        isinstance(commit, str)
+        and COMMIT.fullmatch(commit)
+        and isinstance(dirty, bool)
+        and isinstance(built, str)
+        and SHA256.fullmatch(built)
+    ):
+        expected = (
+            "an object with code_commit (40 hexadecimal digits), code_dirty (true or false) and code_sha256 (64 "
+            "hexadecimal digits)"
+        )
         raise CONTEXT.refusal(file=path, found=found_text(value), expected=expected, fix=AS_BUILT)
-    return CodeIdentity(commit=commit, dirty=dirty, known_by="image")
+    return CodeIdentity(
+        commit=commit,
+        dirty=dirty or built != files_sha256,
+        known_by="image",
+        files_sha256=files_sha256,
+        built_files_sha256=built,
+    )
 
 
 def _git(context: Context, root: Path, *arguments: str) -> str:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.files.resources import ROOT
+from explicit_learning.rundir.launches import EnvironmentRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -52,8 +53,10 @@ PASSED = frozenset(
         *CACHES,
     }
 )
+# This program's own variables; the launcher tells ranks what they need in those with the longer prefix.
+OWN_PREFIX, INTERNAL_PREFIX = "EXPLICIT_", "EXPLICIT_LAUNCH"
 PASSED_PREFIXES = (
-    *("EXPLICIT_", "LC_", "XDG_", "SLURM", "SRUN_", "PMI_", "PMIX_", "KUBERNETES_", "APPTAINER_", "SINGULARITY_"),
+    *(OWN_PREFIX, "LC_", "XDG_", "SLURM", "SRUN_", "PMI_", "PMIX_", "KUBERNETES_", "APPTAINER_", "SINGULARITY_"),
 )
 # What passes too, because a machine cannot do without it, and is recorded: libraries, compilers, which GPUs, networks.
 PASSED_AND_RECORDED = frozenset(
@@ -108,11 +111,31 @@ class RankEnvironment:
         variables: All of it, for ``exec``.
         settings: What this program decided, and what it let through and is worth recording, by name.
         overridden: The user's values that were replaced or removed and could change numbers, by name.
+        explicit: This program's own variables that the user set.
     """
 
     variables: dict[str, str]
     settings: dict[str, str]
     overridden: dict[str, str]
+    explicit: dict[str, str]
+
+    def record(self) -> EnvironmentRecord:
+        """Return what a launch records of it, as JSON can hold it."""
+        return EnvironmentRecord(
+            settings=_shown(self.settings), overridden=_shown(self.overridden), explicit=_shown(self.explicit)
+        )
+
+
+def _shown(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return variables without the values of secrets; bytes that are not UTF-8 are shown by their code."""
+
+    def text(value: str) -> str:
+        return os.fsencode(value).decode(errors="backslashreplace")
+
+    return {
+        text(name): "(not recorded)" if any(part in name for part in SECRET_PARTS) else text(value)
+        for name, value in variables.items()
+    }
 
 
 def _always(_plan: Plan) -> bool:
@@ -200,9 +223,14 @@ def rank_environment(
     decided_names = {setting.name for setting in applied} | {"PYTHONPATH"}
     kept = {name: value for name, value in base_environment.items() if name in decided_names or _passes(name)}
     overridden = {
-        name: "(not recorded)" if any(part in name for part in SECRET_PARTS) else value
+        name: value
         for name, value in base_environment.items()
         if name not in kept and name.startswith(COMPUTING_PREFIXES)
+    }
+    explicit = {
+        name: value
+        for name, value in sorted(base_environment.items())
+        if name.startswith(OWN_PREFIX) and not name.startswith(INTERNAL_PREFIX)
     }
     settings = {name: value for name, value in kept.items() if _is_recorded(name)}
     for setting in applied:
@@ -219,7 +247,7 @@ def rank_environment(
     if kept.get("PYTHONPATH") not in {None, "", str(ROOT)}:
         overridden["PYTHONPATH"] = kept["PYTHONPATH"]
     variables = kept | settings | {"PYTHONPATH": str(ROOT)}
-    return RankEnvironment(variables=variables, settings=settings, overridden=overridden)
+    return RankEnvironment(variables=variables, settings=settings, overridden=overridden, explicit=explicit)
 
 
 def _passes(name: str) -> bool:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from explicit_learning.completion.launches import record_start
 from explicit_learning.completion.lifecycle import after_ranks
 from explicit_learning.errors import Context, ExitCode, Refusal, json_answer
 from explicit_learning.launch.launch_answer import print_answer, print_line, print_messages
@@ -112,6 +113,7 @@ def _lead(
     leader: Leader | None = None
     try:
         if node is None:
+            record_start(manifest)
             ends = [run_ranks(manifest)]
         else:
             from explicit_learning.launch.multi_node.leader import Leader

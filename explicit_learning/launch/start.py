@@ -24,7 +24,6 @@ from explicit_learning.completion.lifecycle import prepare_run
 from explicit_learning.errors import Refusal
 from explicit_learning.files.progress import say
 from explicit_learning.gates.image import image_identity
-from explicit_learning.gates.machine import measure_hardware
 from explicit_learning.gates.temporary import lock_folder, temporary_fault
 from explicit_learning.gates.trackers import named_trackers
 from explicit_learning.launch.environment import rank_environment, scratch_environment
@@ -32,12 +31,12 @@ from explicit_learning.launch.multi_node.nodes import NODES_VARIABLE
 from explicit_learning.launch.signals import STOP_SIGNALS
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
 from explicit_learning.rundir.launch_manifest import FollowerManifest, LaunchManifest, write_launch_manifest
+from explicit_learning.rundir.launches import Machine
 from explicit_learning.rundir.layout import step_of
 from explicit_learning.rundir.run_lock import hold_run
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from explicit_learning.completion.lifecycle import Preparation
     from explicit_learning.gates.check import Checked
     from explicit_learning.launch.environment import RankEnvironment
     from explicit_learning.launch.multi_node.nodes import NodePlace
@@ -48,11 +47,13 @@ __all__ = ["FOLDER_PREFIX", "LOCK_VARIABLE", "exec_into_launcher", "launch_envir
 
 LAUNCHER_MODULE = "explicit_learning.launch"
 MANIFEST_FILE = "launch.json"
-LOCK_VARIABLE = "EXPLICIT_RUN_LOCK"
+LOCK_VARIABLE = "EXPLICIT_LAUNCH_LOCK"
 FOLDER_PREFIX = "explicit-learning-launch-"
 
 
-def start_launch(plan: Plan, checked: Checked, run: Path, *, node: NodePlace | None, audit: bool) -> None:
+def start_launch(
+    plan: Plan, checked: Checked, run: Path, *, node: NodePlace | None, audit: bool, accept_changes: bool
+) -> None:
     """Become the launcher of a checked plan; return only if the run was complete and only its manifest was not.
 
     Args:
@@ -61,6 +62,7 @@ def start_launch(plan: Plan, checked: Checked, run: Path, *, node: NodePlace | N
         run: The run directory.
         node: This machine's place among several; ``None`` for a run on one machine.
         audit: Whether a resumed launch proves that its state was restored.
+        accept_changes: Whether launches and nodes may differ in what decides numbers.
 
     Raises:
         Refusal: If a tracker is unknown, the run directory cannot be used or is in use, or there is no place for the
@@ -68,16 +70,29 @@ def start_launch(plan: Plan, checked: Checked, run: Path, *, node: NodePlace | N
     """
     trackers = tuple(named_trackers(os.environ, run_mode=plan.run_mode))  # refuses before anything is written
     environment = rank_environment(plan, os.environ, interface=node.interface if node else None)
+    machine = Machine(
+        image=image_identity(), platform=checked.platform, code=checked.code, environment=environment.record()
+    )
     if node is not None and node.rank > 0:
-        _start_joining_node(plan, checked, run, node, environment)
+        _start_joining_node(plan, checked, run, node=node, machine=machine, environment=environment)
     with hold_run(run) as lock:
-        manifest = _prepared_launch(plan, checked, run, trackers, environment=environment, audit=audit)
-        if manifest is not None:
-            exec_into_launcher(manifest, environment, lock=lock, node=node)
+        prepared = prepare_run(
+            run,
+            plan=plan,
+            plan_bytes=checked.document.data,
+            plan_file=checked.document.path,
+            machine=machine,
+            launch_id=secrets.token_hex(16),
+            accept_changes=accept_changes,
+        )
+        if prepared.action == "finalise":
+            return
+        manifest = _launch_manifest(plan, checked, run, prepared, machine=machine, trackers=trackers, audit=audit)
+        exec_into_launcher(manifest, environment, lock=lock, node=node)
 
 
 def _start_joining_node(
-    plan: Plan, checked: Checked, run: Path, node: NodePlace, environment: RankEnvironment
+    plan: Plan, checked: Checked, run: Path, *, node: NodePlace, machine: Machine, environment: RankEnvironment
 ) -> NoReturn:
     """Become the launcher of a node that follows node 0, which holds the run."""
     joining = FollowerManifest(
@@ -85,36 +100,22 @@ def _start_joining_node(
         run_folder=str(run.resolve()),
         paths=checked.paths,
         running_commit=checked.code.commit,
-        hardware=measure_hardware(),
-        image=image_identity(),
+        machine=machine,
     )
     exec_into_launcher(joining, environment, lock=None, node=node)
 
 
-def _prepared_launch(
-    plan: Plan, checked: Checked, run: Path, trackers: tuple[str, ...], *, environment: RankEnvironment, audit: bool
-) -> LaunchManifest | None:
-    """Prepare the run directory and return the launch manifest; ``None`` if the run only had to be finalised."""
-    code, document = checked.code, checked.document
-    launch_id = secrets.token_hex(16)
-    prepared = prepare_run(
-        run,
-        plan=plan,
-        plan_bytes=document.data,
-        hardware=measure_hardware(),
-        image=image_identity(),
-        code=code,
-        launch_id=launch_id,
-        gates={
-            "plan_file": str(document.path.resolve()),
-            "environment": {
-                "settings": _recorded(environment.settings),
-                "overridden": _recorded(environment.overridden),
-            },
-        },
-    )
-    if prepared.action == "finalise":
-        return None
+def _launch_manifest(
+    plan: Plan,
+    checked: Checked,
+    run: Path,
+    prepared: Preparation,
+    *,
+    machine: Machine,
+    trackers: tuple[str, ...],
+    audit: bool,
+) -> LaunchManifest:
+    """Return what the launcher and the ranks need to know, and say what is about to start."""
     how = "starting" if prepared.checkpoint is None else f"resuming from {prepared.checkpoint}"
     say(f"{how} run {plan.run_id} ({plan.arm}, {plan.optimisation.max_steps} steps) in {run}")
     resumed = step_of(prepared.checkpoint or "") or 0
@@ -124,22 +125,16 @@ def _prepared_launch(
         run_folder=str(run.resolve()),
         paths=checked.paths,
         run_manifest_sha256=prepared.run_manifest_sha256,
-        running_commit=code.commit,
-        launch_id=launch_id,
+        running_commit=checked.code.commit,
+        launch_id=prepared.launch_id,
         resume_checkpoint=prepared.checkpoint,
         report_to=trackers,
         stop_at_step=SMOKE_STOP_STEP if stops else None,
+        machine=machine,
+        accept_changes=prepared.accept_changes,
+        accepted_changes=prepared.accepted_changes,
         audit=audit,
     )
-
-
-def _recorded(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return environment variables as JSON can hold them: bytes that are not UTF-8 are shown by their code."""
-
-    def shown(text: str) -> str:
-        return os.fsencode(text).decode(errors="backslashreplace")
-
-    return {shown(name): shown(value) for name, value in variables.items()}
 
 
 def exec_into_launcher(

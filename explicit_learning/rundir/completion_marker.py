@@ -13,8 +13,9 @@ from explicit_learning.accounting.frontier import RankFrontiers
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.typed_json import RESTORE, document, read_document, write_document
 from explicit_learning.rundir import layout
+from explicit_learning.rundir.launches import Change, Machine
 from explicit_learning.rundir.rank_report import LossTerm
-from explicit_learning.rundir.run_manifest import ImageIdentity, PlanIdentities
+from explicit_learning.rundir.run_manifest import PlanIdentities
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +26,9 @@ __all__ = [
     "CompletionMarker",
     "Compute",
     "Counts",
+    "Difference",
     "FinalAdapter",
+    "LaunchEntry",
     "Launches",
     "MarkerIdentities",
     "Memory",
@@ -52,8 +55,7 @@ class MarkerIdentities(PlanIdentities):
     frozen_commit: str
     frozen_dirty: bool
     running_commit: str
-    image: ImageIdentity
-    hardware: dict[str, Any]
+    running_dirty: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,18 +112,46 @@ class Parameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launches:
-    """How often the run was started.
+class LaunchEntry:
+    """A launch of the run.
 
     Attributes:
-        count: Launches.
-        resumed_from: Checkpoint of each launch after the first; ``None`` for a restart from the seed.
-        measured: Launches that lived to report memory and time.
+        launch_id: Random name of the launch.
+        start_sha256: SHA-256 of the bytes of its start record.
+        end_sha256: The same of its end record; ``None`` for a killed launch, and for the one that writes the marker.
+        checkpoint: Checkpoint that it continued from; ``None`` if it started from the seed.
+        from_step: Optimizer steps done where it began.
+        to_step: Step at which the next launch began, or the run's last: what it did beyond that was not kept.
+        exit_code: The exit code that it ended with; ``None`` as for ``end_sha256``.
+        machines: Its machines, by node: places in the marker's ``machines``.
+        accepted_changes: What decides numbers and differs from the launch that it continued, or between its nodes.
     """
 
-    count: int
-    resumed_from: tuple[str | None, ...]
+    launch_id: str
+    start_sha256: str
+    end_sha256: str | None
+    checkpoint: str | None
+    from_step: int
+    to_step: int
+    exit_code: int | None
+    machines: tuple[int, ...]
+    accepted_changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launches:
+    """Every launch that started ranks, in order, and how many of them lived to report memory and time."""
+
+    records: tuple[LaunchEntry, ...]
     measured: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Something that is not the same on all machines: a JSON pointer into one, and what each has there, as text."""
+
+    pointer: str
+    values: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +211,8 @@ class CompletionMarker:
     unchanged_adapter_steps: tuple[int, ...]
     zero_gradient_steps: tuple[int, ...]
     launches: Launches
+    machines: tuple[Machine, ...]
+    differences: tuple[Difference, ...]
     resume_probe: ResumeProbe | None
     memory: Memory
     compute: Compute

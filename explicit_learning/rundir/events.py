@@ -12,7 +12,7 @@ import json
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from explicit_learning.errors import Refusal
 from explicit_learning.files.atomic import fsync_folder
@@ -25,12 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["Event", "EventKind", "ExitRecord", "GatesRecord", "LaunchRecord", "RankEndRecord", "append_event"]
-__all__ += ["read_events", "records_of"]
+__all__ = ["Event", "EventKind", "GatesRecord", "append_event"]
+__all__ += ["gates_records", "read_events"]
 
 GATE = "events"
-EventKind = Literal["gates", "launch", "nodes", "resume", "checkpoint", "set-aside", "finalise", "exit"]
-Record = TypeVar("Record", "GatesRecord", "LaunchRecord", "ExitRecord")
+EventKind = Literal["gates", "launch", "resume", "checkpoint", "set-aside", "finalise", "exit"]
 
 
 @document("event")
@@ -55,73 +54,15 @@ class GatesRecord:
 
     Attributes:
         launch_id: Random name of the launch.
-        hardware: The hardware as the gates found it.
-        image: The image's identity as the gates found it.
         plan_file: The plan file that the run was started with, absolute.
-        environment: The ranks' environment variables that the program set, and those of the user that it replaced.
         not_removed: Files that an earlier launch left half-written and that could not be removed, with the reason.
         file_system: What the file systems in use cannot do.
     """
 
     launch_id: str
-    hardware: dict[str, Any]
-    image: dict[str, Any]
     plan_file: str | None = None
-    environment: dict[str, Any] | None = None
     not_removed: tuple[str, ...] = ()
     file_system: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchRecord:
-    """What an event of kind ``launch`` holds: ranks are about to start.
-
-    Attributes:
-        launch_id: Random name of the launch.
-        action: Whether the run starts or resumes.
-        checkpoint: Name of the checkpoint that it resumes from.
-        running_commit: Git commit of the code that runs.
-        running_dirty: Whether that code differs from its commit.
-    """
-
-    launch_id: str
-    action: Literal["fresh", "resume"]
-    checkpoint: str | None
-    running_commit: str
-    running_dirty: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankEndRecord:
-    """How one rank of a launch ended; its fields are those of `RankOutcome`."""
-
-    rank: int
-    status: str
-    optimizer_step: int | None
-    checkpoint: str | None
-    message: str | None
-    peak_memory_bytes: int | None
-    device_seconds: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExitRecord:
-    """What an event of kind ``exit`` holds: a launch has ended.
-
-    Attributes:
-        launch_id: Random name of the launch.
-        exit_code: The program's exit code.
-        ranks: How each rank ended, by rank.
-        faults: What kept a run whose ranks reached the last step from being complete.
-    """
-
-    launch_id: str
-    exit_code: int
-    ranks: tuple[RankEndRecord, ...]
-    faults: tuple[dict[str, str | None], ...]
-
-
-_KINDS: dict[type[Any], EventKind] = {GatesRecord: "gates", LaunchRecord: "launch", ExitRecord: "exit"}
 
 
 def append_event(run: Path, kind: EventKind, data: object, *, at: datetime | None = None) -> None:
@@ -176,6 +117,6 @@ def read_events(run: Path) -> tuple[list[Event], int]:
     return events, skipped
 
 
-def records_of(events: Sequence[Event], record: type[Record]) -> list[Record]:
-    """Return the details of the events of one kind, typed, in order."""
-    return [from_json(record, event.data) for event in events if event.kind == _KINDS[record]]
+def gates_records(events: Sequence[Event]) -> list[GatesRecord]:
+    """Return the details of the events of kind ``gates``, typed, in order."""
+    return [from_json(GatesRecord, event.data) for event in events if event.kind == "gates"]

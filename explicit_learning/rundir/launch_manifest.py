@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.files.atomic import write_bytes
@@ -18,6 +18,7 @@ from explicit_learning.files.canonical import canonical_bytes, sha256_json
 from explicit_learning.files.strict_json import load_json
 from explicit_learning.files.typed_json import checked_json, document, parsed
 from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
+from explicit_learning.rundir.launches import Change, Machine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,6 +56,9 @@ class LaunchManifest:
         resume_checkpoint: Name of the checkpoint folder to resume from, or ``None`` for a fresh start.
         report_to: Trackers that real training runs report to, from ``EXPLICIT_REPORT_TO``.
         stop_at_step: Step at which this launch ends with a checkpoint (smoke phase 1), or ``None``.
+        machine: This machine; of several, node 0.
+        accept_changes: Whether nodes may differ in what decides numbers.
+        accepted_changes: What decides numbers, differs from the launch that this one continues, and was accepted.
         audit: Whether a resumed launch proves that its state was restored (smoke runs always do).
     """
 
@@ -67,6 +71,9 @@ class LaunchManifest:
     resume_checkpoint: str | None
     report_to: tuple[str, ...]
     stop_at_step: int | None
+    machine: Machine
+    accept_changes: bool = False
+    accepted_changes: tuple[Change, ...] = ()
     audit: bool = False
 
     @property
@@ -85,16 +92,14 @@ class FollowerManifest:
         run_folder: The run directory as this node sees it, absolute.
         paths: Absolute paths of the plan's inputs on this node.
         running_commit: Git commit of the code that runs on this node.
-        hardware: This node's hardware as its gates found it.
-        image: The identity of this node's image as its gates found it.
+        machine: This node's machine.
     """
 
     plan: Plan
     run_folder: str
     paths: ResolvedPaths
     running_commit: str
-    hardware: dict[str, Any]
-    image: dict[str, Any]
+    machine: Machine
 
 
 def write_launch_manifest(path: Path, manifest: LaunchManifest | FollowerManifest) -> dict[str, str]:

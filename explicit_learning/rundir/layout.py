@@ -21,6 +21,7 @@ __all__ = [
     "EVALUATIONS",
     "EVENTS",
     "FINAL_ADAPTER",
+    "LAUNCHES",
     "LOCK",
     "LOGS",
     "METRICS",
@@ -42,6 +43,9 @@ __all__ = [
     "evaluation_file",
     "frontiers_file",
     "is_of_file_system",
+    "launch_end_file",
+    "launch_of_start_file",
+    "launch_start_file",
     "launcher_log",
     "random_streams_file",
     "rank_log",
@@ -61,6 +65,7 @@ LOCK = ".lock"
 
 # --- its folders; accounting/ is named by `explicit_learning.accounting`
 FINAL_ADAPTER = "final-adapter"
+LAUNCHES = "launches"
 RESUME_AUDITS = "resume-audits"
 SET_ASIDE = "set-aside"
 EVALUATIONS = "evaluations"
@@ -80,6 +85,7 @@ SCHEDULER = "scheduler.pt"
 TRAINER_STATE = "trainer_state.json"
 
 _CHECKPOINT = re.compile(r"checkpoint-([1-9][0-9]*)")
+_LAUNCH_START = re.compile(r"([A-Za-z0-9-]{1,64})\.json")
 
 
 def default_runs_folder() -> Path:
@@ -135,6 +141,22 @@ def counters_file(rank: int) -> str:
 def resume_audit_file(checkpoint: str, launch_id: str) -> str:
     """Return where the audit of a launch that resumed a checkpoint lies."""
     return f"{RESUME_AUDITS}/{checkpoint}-{launch_id}.json"
+
+
+def launch_start_file(launch_id: str) -> str:
+    """Return where the record of a launch's start lies."""
+    return f"{LAUNCHES}/{launch_id}.json"
+
+
+def launch_end_file(launch_id: str) -> str:
+    """Return where the record of a launch's end lies."""
+    return f"{LAUNCHES}/{launch_id}.end.json"
+
+
+def launch_of_start_file(name: str) -> str | None:
+    """Return the launch whose start record has a name inside `LAUNCHES`, or ``None`` for any other name."""
+    match = _LAUNCH_START.fullmatch(name)
+    return match[1] if match else None
 
 
 def evaluation_file(name: str) -> str:

@@ -37,7 +37,14 @@ BEFORE_MANIFEST = {layout.PLAN, layout.LOGS}
 ACCOUNTING = log_file("ledger", 0).split("/", maxsplit=1)[0]
 # What a run writes only once it has its manifest, checkpoints aside.
 AFTER_MANIFEST = {layout.EVENTS, layout.METRICS, layout.COMPLETION_MARKER, layout.SMOKE_BOUNDARY, ACCOUNTING}
-AFTER_MANIFEST |= {layout.FINAL_ADAPTER, layout.RESUME_AUDITS, layout.SET_ASIDE, layout.EVALUATIONS, layout.TENSORBOARD}
+AFTER_MANIFEST |= {
+    layout.FINAL_ADAPTER,
+    layout.LAUNCHES,
+    layout.RESUME_AUDITS,
+    layout.SET_ASIDE,
+    layout.EVALUATIONS,
+    layout.TENSORBOARD,
+}
 PLAN_LIMIT = 16 * 2**20
 NAMES_SHOWN = 5
 

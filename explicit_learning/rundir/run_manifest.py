@@ -8,12 +8,12 @@ be expressible.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from explicit_learning.errors import Context, ExitCode, found_text
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.hashing import sha256_file
-from explicit_learning.files.typed_json import RESTORE, document, from_json, read_document, to_json, write_document
+from explicit_learning.files.typed_json import RESTORE, document, read_document, to_json, write_document
 from explicit_learning.rundir import layout
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ __all__ = [
     "BaseModel",
     "CompletionRecord",
     "FrozenRun",
-    "ImageDigest",
-    "ImageIdentity",
     "PlanIdentities",
     "RunManifest",
     "RunStatus",
@@ -79,29 +77,6 @@ class PlanIdentities:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageDigest:
-    """One digest of an image, and how it is known: measured, declared or undeclared."""
-
-    value: str | None
-    known_by: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageIdentity:
-    """The image as the gates found it.
-
-    Attributes:
-        digests: By kind: index, manifest, config, sif.
-        name: Its name as declared.
-        baked_in: What its build left in it; ``None`` outside an image.
-    """
-
-    digests: dict[str, ImageDigest]
-    name: str | None
-    baked_in: dict[str, Any] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenRun:
     """What never changes after a run's first launch.
 
@@ -111,8 +86,6 @@ class FrozenRun:
         frozen_commit: Git commit that froze the plan.
         frozen_dirty: Whether that code had changes.
         identities: What the plan names, by hash.
-        image: The image of the first launch.
-        hardware: The hardware of the first launch.
     """
 
     run_id: str
@@ -125,8 +98,6 @@ class FrozenRun:
     frozen_commit: str
     frozen_dirty: bool
     identities: PlanIdentities
-    image: ImageIdentity
-    hardware: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,16 +147,12 @@ def plan_identities(plan: Plan) -> PlanIdentities:
     )
 
 
-def create_run_manifest(
-    plan: Plan, *, plan_sha256: str, hardware: dict[str, Any], image: dict[str, Any]
-) -> RunManifest:
+def create_run_manifest(plan: Plan, *, plan_sha256: str) -> RunManifest:
     """Return the manifest of a run that is planned.
 
     Args:
         plan: The plan.
         plan_sha256: SHA-256 of the bytes of its file.
-        hardware: The hardware as the gates found it.
-        image: The image's identity as the gates found it.
     """
     frozen = FrozenRun(
         run_id=plan.run_id,
@@ -198,8 +165,6 @@ def create_run_manifest(
         frozen_commit=plan.code_commit,
         frozen_dirty=plan.code_dirty,
         identities=plan_identities(plan),
-        image=from_json(ImageIdentity, image),
-        hardware=hardware,
     )
     sha256 = sha256_json(to_json(frozen))
     return RunManifest(run_manifest_sha256=sha256, status="planned", trained=False, frozen=frozen, completion=None)

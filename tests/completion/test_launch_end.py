@@ -1,7 +1,8 @@
-"""The faults with which a launch ends, and what the event log holds of it."""
+"""The faults with which a launch ends, and what its record holds of it."""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,7 @@ from explicit_learning.completion import lifecycle
 from explicit_learning.completion.launch_end import end_faults
 from explicit_learning.completion.lifecycle import after_ranks
 from explicit_learning.errors import ExitCode, Fault, json_answer
+from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.schema import validate
 from explicit_learning.rundir.events import read_events
 from explicit_learning.rundir.outcome import RankOutcome
@@ -83,15 +85,17 @@ def test_a_complete_run_has_no_faults(rl: Run) -> None:
     assert (end.exit_code, end.faults) == (ExitCode.DONE, ())
 
 
-def test_the_event_log_holds_what_each_rank_needed(rl: Run) -> None:
+def test_the_end_record_holds_what_each_rank_needed(rl: Run) -> None:
     rl.prepare()
     outcomes = [failed("out of memory", exit_code=70, peak_memory_bytes=7, device_seconds=1.5), failed()]
     after_ranks(rl.launch_manifest(), outcomes)
     last = read_events(rl.folder)[0][-1]
-    assert last.kind == "exit"
+    assert (last.kind, last.data) == ("exit", {"launch_id": "launch-1", "exit_code": 70})
     common = {"status": "failed", "optimizer_step": 4, "checkpoint": None}
-    assert last.data == {
+    assert json.loads((rl.folder / "launches/launch-1.end.json").read_text()) == {
+        "schema_version": 1,
         "launch_id": "launch-1",
+        "start_sha256": sha256_file(rl.folder / "launches/launch-1.json"),
         "exit_code": 70,
         "ranks": [
             {"rank": 0, **common, "message": "out of memory", "peak_memory_bytes": 7, "device_seconds": 1.5},

@@ -13,16 +13,19 @@ from explicit_learning.completion.lifecycle import Preparation, after_ranks
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.hashing import sha256_file, snapshot
 from explicit_learning.files.typed_json import to_json
-from explicit_learning.rundir.completion_marker import Launches, read_marker
+from explicit_learning.rundir.completion_marker import read_marker
 from explicit_learning.rundir.events import read_events
+from explicit_learning.rundir.launches import read_launches
 from explicit_learning.rundir.outcome import RankOutcome
 from explicit_learning.rundir.run_manifest import read_run_manifest, set_status
 from explicit_learning.rundir.smoke_boundary import prove_boundary
-from tests.support.finished_run import COMMIT, Run, plan_document, sft_document
+from tests.support.finished_run import Run, plan_document, sft_document
 from tests.support.smoke_run import SMOKE, SMOKE_REPORT, audit, smoke_run
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from explicit_learning.rundir.launches import EndRecord
 
 
 def status(run: Run) -> str:
@@ -53,13 +56,7 @@ def test_a_fresh_run(rl: Run) -> None:
     assert manifest.frozen.plan_sha256 == sha256_file(rl.folder / "plan.json")
     assert preparation.run_manifest_sha256 == manifest.run_manifest_sha256
     assert kinds(rl) == ["gates", "launch"]
-    assert read_events(rl.folder)[0][1].data == {
-        "launch_id": "launch-1",
-        "action": "fresh",
-        "checkpoint": None,
-        "running_commit": COMMIT,
-        "running_dirty": False,
-    }
+    assert read_events(rl.folder)[0][1].data == {"launch_id": "launch-1", "action": "fresh", "checkpoint": None}
 
 
 def test_an_rl_run_completes(rl: Run) -> None:
@@ -103,7 +100,8 @@ def test_an_rl_run_completes(rl: Run) -> None:
         "trainer_state.json",
     }
     assert marker.identities.final_adapter_tensors_sha256 == marker.adapter.tensors_sha256
-    assert marker.launches == Launches(count=1, resumed_from=(), measured=1)
+    assert [(each.checkpoint, each.from_step, each.to_step) for each in marker.launches.records] == [(None, 0, 3)]
+    assert marker.launches.measured == 1
     assert marker.memory.peak_bytes_by_rank == (1000, 1000)
     assert marker.compute.device_seconds == 3.0
     assert marker.metrics == {"step": 2, "loss": 0.25, "reward": None}
@@ -142,17 +140,6 @@ def test_an_sft_run_completes_with_nulls_where_nothing_was_sampled(sft: Run) -> 
     }
     assert counts == expected
     assert (marker.accounting, marker.reward, marker.objective) == ((), None, None)
-
-
-def test_a_damaged_event_keeps_no_finished_run_from_its_marker(rl: Run) -> None:
-    rl.prepare()
-    rl.checkpoint(3, rl.sample())
-    with (rl.folder / "events.jsonl").open("a") as log:
-        for data in ({"ranks": 3}, {"ranks": [5, 5]}, {"ranks": [{"peak_memory_bytes": "many"}] * 2}):
-            log.write(json.dumps({"time": "2026-01-31T12:00:00.000000Z", "kind": "exit", "data": data}) + "\n")
-    assert finish(rl) == ExitCode.DONE
-    marker = read_marker(rl.folder)
-    assert (marker.launches.measured, marker.memory.peak_bytes_by_rank) == (1, (1000, 1000))
 
 
 @pytest.mark.parametrize("document", [plan_document(**SMOKE), sft_document(**SMOKE)], ids=["rl", "sft"])
@@ -217,9 +204,15 @@ def test_a_boundary_of_another_run_proves_nothing(tmp_path: Path) -> None:
 
 
 def exit_faults(run: Run) -> dict[str, str]:
-    last = read_events(run.folder)[0][-1]
-    assert last.kind == "exit"
-    return {fault["pointer"]: fault["found"] for fault in last.data["faults"]}
+    return {fault["pointer"]: fault["found"] for fault in end_of(run).faults}
+
+
+def end_of(run: Run) -> EndRecord:
+    """Return the record of the last launch's end."""
+    assert read_events(run.folder)[0][-1].kind == "exit"
+    end = read_launches(run.folder)[-1].end
+    assert end is not None
+    return end
 
 
 def test_a_completed_run_is_refused(rl: Run) -> None:
@@ -239,9 +232,9 @@ def test_a_broken_rule_leaves_no_marker(rl: Run, capsys: pytest.CaptureFixture[s
     assert finish(rl) == ExitCode.INTERNAL
     assert not (rl.folder / "training-complete.json").exists()
     assert status(rl) == "failed"
-    exit_event = read_events(rl.folder)[0][-1]
-    assert exit_event.data["exit_code"] == 70
-    found = [fault["found"] for fault in exit_event.data["faults"]]
+    end = end_of(rl)
+    assert end.exit_code == 70
+    found = [fault["found"] for fault in end.faults]
     assert "16 completions in the ledgers" in found
     assert "16 completions in the ledgers" in capsys.readouterr().err
     again = rl.prepare()
@@ -292,8 +285,7 @@ def test_a_defect_after_the_ranks_is_recorded_as_the_end_of_the_run(rl: Run, mon
     assert fault.found == "internal error after the ranks had ended: KeyError: 'frontier'"
     assert str(rl.folder / "logs") in fault.fix
     assert status(rl) == "failed"
-    event = read_events(rl.folder)[0][-1]
-    assert (event.kind, event.data["exit_code"], event.data["faults"]) == ("exit", 70, [fault.to_json()])
+    assert (end_of(rl).exit_code, end_of(rl).faults) == (70, (fault.to_json(),))
 
 
 @pytest.mark.parametrize("damage", ["changed", "removed"])
@@ -346,8 +338,9 @@ def test_a_killed_run_resumes_and_counts_what_was_lost(rl: Run, tmp_path: Path) 
     saved = rl.sample(range(1))
     rl.checkpoint(1, saved)
     after_ranks(rl.launch_manifest(), [stopped(1, peak_memory_bytes=5000, device_seconds=2.0)] * 2)
+    manifest_sha256 = rl.launch_manifest().run_manifest_sha256
     assert rl.prepare() == Preparation(
-        action="resume", checkpoint="checkpoint-1", run_manifest_sha256=rl.launch_manifest().run_manifest_sha256
+        action="resume", checkpoint="checkpoint-1", run_manifest_sha256=manifest_sha256, launch_id="launch-2"
     )
     at = rl.sample(range(1, 2), frontiers=saved)
     rl.checkpoint(2, at, seal=False)
@@ -364,7 +357,9 @@ def test_a_killed_run_resumes_and_counts_what_was_lost(rl: Run, tmp_path: Path) 
     marker = read_marker(rl.folder)
     assert (marker.counts.discarded_completions, marker.counts.discarded_tokens) == (8, 44)
     assert (marker.counts.completions, marker.counts.sampled_tokens) == (24, 132)
-    assert marker.launches == Launches(count=3, resumed_from=("checkpoint-1", "checkpoint-1"), measured=2)
+    entries = [(each.checkpoint, each.from_step, each.to_step, each.exit_code) for each in marker.launches.records]
+    assert entries == [(None, 0, 1, 75), ("checkpoint-1", 1, 1, None), ("checkpoint-1", 1, 3, None)]
+    assert marker.launches.measured == 2
     assert marker.memory.peak_bytes_by_rank == (5000, 5000)
     assert marker.compute.device_seconds == 7.0
     straight = Run.of(tmp_path / "straight", plan_document())

@@ -90,9 +90,7 @@ def test_a_request_of_a_completed_run(run: Path, monkeypatch: pytest.MonkeyPatch
         return PATHS
 
     monkeypatch.setattr(requests, "frozen_paths", frozen_paths)
-    append_event(
-        run, "gates", GatesRecord(launch_id="n", hardware={}, image={}, plan_file=str(run.parent / "started.json"))
-    )
+    append_event(run, "gates", GatesRecord(launch_id="n", plan_file=str(run.parent / "started.json")))
     fault = refused(lambda: evaluation_of_run(run, "final"))
     assert (fault.found, fault.expected) == ("a run without training-complete.json", "a completed run")
     request = evaluation_of_run(run, "base")
@@ -108,13 +106,13 @@ def test_a_folder_that_is_not_a_run(tmp_path: Path) -> None:
 
 
 def test_a_run_whose_plan_file_is_not_found(run: Path) -> None:
-    append_event(run, "nodes", {})
+    append_event(run, "resume", {})
     fault = refused(lambda: evaluation_of_run(run, "final"))
     assert (fault.file, fault.found) == (str(run), "no event names a plan file")
     missing, started = run.parent / "missing.json", run.parent / "started.json"
-    append_event(run, "gates", GatesRecord(launch_id="n", hardware={}, image={}, plan_file=str(missing)))
+    append_event(run, "gates", GatesRecord(launch_id="n", plan_file=str(missing)))
     assert refused(lambda: evaluation_of_run(run, "final")).found == f"the plan file {missing} does not exist"
-    append_event(run, "gates", GatesRecord(launch_id="n", hardware={}, image={}, plan_file=str(started)))
+    append_event(run, "gates", GatesRecord(launch_id="n", plan_file=str(started)))
     started.write_text(json.dumps(PLAN, indent=1))
     fault = refused(lambda: evaluation_of_run(run, "final"))
     assert (fault.file, fault.found) == (str(started), "a file that differs from the run's plan.json")

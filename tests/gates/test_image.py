@@ -11,6 +11,7 @@ import pytest
 
 from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.files.resources import ROOT
+from explicit_learning.files.typed_json import to_json
 from explicit_learning.gates.image import DIGEST_VARIABLE, check_image, image_identity
 from explicit_learning.inputs.code import code_identity
 from explicit_learning.lock import CPU_LOCK, FULL_LOCK, lock_sha256
@@ -37,7 +38,7 @@ def image(tmp_path: Path) -> Path:
 
 def digests(text: str, **files: Path) -> dict[str, Any]:
     """Return the digests that are known when something is declared."""
-    known: dict[str, Any] = image_identity({DIGEST_VARIABLE: text}, NOWHERE, **files)["digests"]
+    known: dict[str, Any] = to_json(image_identity({DIGEST_VARIABLE: text}, NOWHERE, **files).digests)
     return known
 
 
@@ -56,8 +57,8 @@ def digests(text: str, **files: Path) -> dict[str, Any]:
 def test_forms_of_a_declaration(text: str, kind: str, name: str | None) -> None:
     identity = image_identity({DIGEST_VARIABLE: text}, NOWHERE)
     declared = {"value": ONE, "known_by": "declared"}
-    assert identity["digests"] == dict.fromkeys(("index", "manifest", "config", "sif"), UNKNOWN) | {kind: declared}
-    assert (identity["name"], identity["baked_in"]) == (name, None)
+    assert digests(text) == dict.fromkeys(("index", "manifest", "config", "sif"), UNKNOWN) | {kind: declared}
+    assert (identity.name, identity.baked_in) == (name, None)
 
 
 def test_several_kinds_at_once_and_none() -> None:
@@ -102,7 +103,7 @@ def test_a_measured_id_outweighs_silence_and_contradicts_a_lie(tmp_path: Path) -
 
 def test_a_name_of_another_lock_contradicts_the_image(image: Path) -> None:
     right = f"el:lock-{lock_sha256(CPU_LOCK)[:12]}@{ONE}"
-    assert image_identity({DIGEST_VARIABLE: right}, image)["digests"]["manifest"]["value"] == ONE
+    assert image_identity({DIGEST_VARIABLE: right}, image).digests["manifest"].value == ONE
     wrong = f"el:lock-{lock_sha256(FULL_LOCK)[:12]}@{ONE}"
     (fault,) = check_image(None, file=None, environment={DIGEST_VARIABLE: wrong}, image_file=image)
     assert lock_sha256(CPU_LOCK)[:12] in fault.expected

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from explicit_learning.errors import ExitCode, Refusal
-from explicit_learning.inputs.code import CodeIdentity, code_identity
+from explicit_learning.files.canonical import sha256_json
+from explicit_learning.inputs.code import code_identity, code_warnings, program_sha256
+from explicit_learning.rundir.launches import CodeIdentity
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,9 +45,65 @@ def test_a_clean_and_a_changed_checkout(checkout: Path, tmp_path: Path) -> None:
     head = git(checkout, "rev-parse", "HEAD")
     absent = tmp_path / "image.json"
     (checkout / "untracked.txt").write_text("notes")
-    assert code_identity(checkout, absent) == CodeIdentity(commit=head, dirty=False, known_by="git")
+    identity = CodeIdentity(
+        commit=head, dirty=False, known_by="git", files_sha256=sha256_json({}), built_files_sha256=None
+    )
+    assert code_identity(checkout, absent) == identity
     (checkout / "code.py").write_text("print(2)\n")
-    assert code_identity(checkout, absent) == CodeIdentity(commit=head, dirty=True, known_by="git")
+    assert code_identity(checkout, absent) == replace(identity, dirty=True)
+
+
+def program(folder: Path) -> str:
+    """Write a program's files, and return the hash that they must have."""
+    texts = {"entrypoint.py": "run\n", "explicit_learning/a.py": "a\n", "schemas/plan.schema.json": "{}\n"}
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    return sha256_json({name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()})
+
+
+def test_the_programs_own_files_are_hashed_without_bytecode_and_without_what_a_plan_names(tmp_path: Path) -> None:
+    expected = program(tmp_path)
+    assert program_sha256(tmp_path) == expected
+    for name in ("explicit_learning/__pycache__/a.cpython-312.pyc", "plans/demo.json", "tests/test_a.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    assert program_sha256(tmp_path) == expected
+    (tmp_path / "explicit_learning" / "a.py").write_text("b\n")
+    assert program_sha256(tmp_path) != expected
+
+
+def test_code_that_is_mounted_over_that_of_an_image_is_not_its_commit(tmp_path: Path) -> None:
+    image, built = tmp_path / "image.json", program(tmp_path)
+    image.write_text(json.dumps({"code_commit": COMMIT, "code_dirty": False, "code_sha256": built}))
+    clean = code_identity(tmp_path, image)
+    assert (clean.dirty, clean.files_sha256, clean.built_files_sha256) == (False, built, built)
+    assert code_warnings(clean, frozen_commit=COMMIT) == []
+    (tmp_path / "schemas" / "plan.schema.json").write_text("{ }\n")
+    changed = code_identity(tmp_path, image)
+    assert (changed.commit, changed.dirty, changed.built_files_sha256) == (COMMIT, True, built)
+    assert changed.files_sha256 == program_sha256(tmp_path) != built
+    (warning,) = code_warnings(changed, frozen_commit=COMMIT)
+    assert warning == f"files of this program differ from those that the image was built with, commit {COMMIT}"
+
+
+@pytest.mark.parametrize(
+    ("commit", "dirty", "warning"),
+    [
+        (COMMIT, False, None),
+        (COMMIT, True, "the code that runs has changes that are in no commit"),
+        ("f" * 40, False, f"the code that runs is commit {'f' * 40}; the plan was frozen by 0123"),
+        (
+            "f" * 40,
+            True,
+            f"the code that runs is commit {'f' * 40}, and has changes that are in no commit; the plan was frozen by 0123",
+        ),
+    ],
+)
+def test_other_code_than_the_frozen_one_is_told(commit: str, dirty: bool, warning: str | None) -> None:
+    code = CodeIdentity(commit=commit, dirty=dirty, known_by="git", files_sha256="1" * 64, built_files_sha256=None)
+    found = [text.replace(COMMIT, COMMIT[:4]) for text in code_warnings(code, frozen_commit=COMMIT)]
+    assert found == ([warning] if warning else [])
 
 
 @pytest.mark.checkout
@@ -107,15 +167,27 @@ def test_no_git_is_refused(checkout: Path, tmp_path: Path, monkeypatch: pytest.M
 
 def test_the_image_knows_without_git(tmp_path: Path) -> None:
     image = tmp_path / "image.json"
-    image.write_text(json.dumps({"code_commit": COMMIT, "code_dirty": False, "base_image": "sha256:1"}))
-    assert code_identity(tmp_path, image) == CodeIdentity(commit=COMMIT, dirty=False, known_by="image")
+    built = program(tmp_path)
+    image.write_text(json.dumps(KNOWN | {"code_sha256": built, "base_image": "sha256:1"}))
+    assert code_identity(tmp_path, image) == CodeIdentity(
+        commit=COMMIT, dirty=False, known_by="image", files_sha256=built, built_files_sha256=built
+    )
 
 
-ZEROS = {"code_commit": "0" * 40, "code_dirty": False}
+KNOWN = {"code_commit": COMMIT, "code_dirty": False, "code_sha256": "1" * 64}
 
 
 @pytest.mark.parametrize(
-    "value", [[], {}, {"code_commit": "main", "code_dirty": False}, {"code_commit": COMMIT, "code_dirty": "no"}, ZEROS]
+    "value",
+    [
+        [],
+        {},
+        KNOWN | {"code_commit": "main"},
+        KNOWN | {"code_commit": "0" * 40},
+        KNOWN | {"code_dirty": "no"},
+        KNOWN | {"code_sha256": "1" * 63},
+        {name: value for name, value in KNOWN.items() if name != "code_sha256"},
+    ],
 )
 def test_an_image_that_does_not_know_is_refused(tmp_path: Path, value: object) -> None:
     image = tmp_path / "image.json"

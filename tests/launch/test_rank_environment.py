@@ -92,7 +92,7 @@ def test_what_has_to_do_with_the_user_or_the_scheduler_passes() -> None:
 def test_what_is_unknown_is_removed_and_secrets_are_not_recorded() -> None:
     environment = rank_environment(plan(), {"UNKNOWN_LIBRARY_MODE": "fast", "HF_TOKEN": "hf_secret"})
     assert not {"UNKNOWN_LIBRARY_MODE", "HF_TOKEN"} & environment.variables.keys()
-    assert environment.overridden == {"HF_TOKEN": "(not recorded)"}
+    assert environment.record().overridden == {"HF_TOKEN": "(not recorded)"}
 
 
 def test_what_changes_only_comfort_stands_and_is_recorded() -> None:
@@ -164,3 +164,28 @@ def test_a_uid_without_a_passwd_entry_has_a_user_name(tmp_path: Path) -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], env=bare, capture_output=True, text=True, check=True)
     assert found.stdout.split() == ["explicit", str(tmp_path)]
+
+
+def test_variables_that_are_not_utf_8_are_recorded_by_their_bytes() -> None:
+    name, value = os.fsdecode(b"OMP_\xe9"), os.fsdecode(b"/opt/biblioth\xe8que:/opt/\xc3\xa8")
+    record = rank_environment(plan(), {name: value}).record()
+    assert record.overridden == {"OMP_\\xe9": "/opt/biblioth\\xe8que:/opt/\xe8"}
+
+
+def test_every_variable_of_this_program_is_recorded_and_no_secret() -> None:
+    own = {
+        "EXPLICIT_RUNS": "/out",
+        "EXPLICIT_SIGNING_KEY": "/home/me/key.pem",
+        "EXPLICIT_REPORT_TO": "",
+        "EXPLICIT_LAUNCH_LOCK": "7",
+        "HF_TOKEN": "hf_abc",
+    }
+    record = rank_environment(plan(), own).record()
+    assert record.explicit == {
+        "EXPLICIT_REPORT_TO": "",
+        "EXPLICIT_RUNS": "/out",
+        "EXPLICIT_SIGNING_KEY": "(not recorded)",
+    }
+    assert record.overridden == {"HF_TOKEN": "(not recorded)"}
+    assert "key.pem" not in str(record)
+    assert "hf_abc" not in str(record)

@@ -15,7 +15,7 @@ import pytest
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.resources import ROOT
 from explicit_learning.launch.environment import rank_environment
-from explicit_learning.launch.start import FOLDER_PREFIX, _recorded, launch_environment
+from explicit_learning.launch.start import FOLDER_PREFIX, launch_environment
 from explicit_learning.rundir.launch_manifest import read_launch_manifest
 from explicit_learning.rundir.run_lock import RunLock
 from tests.support.launches import launch_manifest
@@ -41,7 +41,7 @@ print(json.dumps({{
     "arguments": sys.argv[1:],
     "variables": dict(os.environ),
     "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
-    "lock": os.readlink(f"/proc/self/fd/{{os.environ['EXPLICIT_RUN_LOCK']}}"),
+    "lock": os.readlink(f"/proc/self/fd/{{os.environ['EXPLICIT_LAUNCH_LOCK']}}"),
 }}))
 """
 
@@ -145,12 +145,12 @@ def test_a_launcher_without_the_runs_lock_does_not_start(
     (run / ".lock").write_text("{}")
     variables = environment_of_launch(run, own)
     if change == "removed":
-        del variables["EXPLICIT_RUN_LOCK"]
+        del variables["EXPLICIT_LAUNCH_LOCK"]
     command = [sys.executable, "-m", "tests.support.launcher_of_ranks"]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     assert done.returncode == 64
     value = "not set" if change == "removed" else "0"
-    assert f"the run is not locked by this process (EXPLICIT_RUN_LOCK is {value})" in done.stderr
+    assert f"the run is not locked by this process (EXPLICIT_LAUNCH_LOCK is {value})" in done.stderr
     assert not (run / "logs").exists()
 
 
@@ -161,8 +161,3 @@ def test_a_changed_launch_manifest_is_refused(tmp_path: Path, monkeypatch: pytes
     path.write_bytes(path.read_bytes().replace(b"launch-1", b"launch-2"))
     with pytest.raises(Refusal, match="hash"):
         read_launch_manifest(variables)
-
-
-def test_variables_that_are_not_utf_8_are_recorded_by_their_bytes() -> None:
-    name, value = os.fsdecode(b"LIB_\xe9"), os.fsdecode(b"/opt/biblioth\xe8que:/opt/\xc3\xa8")
-    assert _recorded({name: value}) == {"LIB_\\xe9": "/opt/biblioth\\xe8que:/opt/\xe8"}

@@ -48,6 +48,8 @@ DEFINED = [
             layout.state_digests_file(R),
         )
     ),
+    layout.launch_start_file("ID"),
+    layout.launch_end_file("ID"),
     layout.resume_audit_file(CHECKPOINT, "ID"),
     *(f"{layout.FINAL_ADAPTER}/{name}" for name in (*ADAPTER, layout.MODEL_CARD)),
     f"{layout.SET_ASIDE}/{CHECKPOINT}.NUMBER/",
@@ -85,6 +87,8 @@ def test_the_page_lists_what_the_layout_defines_in_the_same_order() -> None:
 def test_names_are_found_by_pattern() -> None:
     assert rows_of("accounting/rank-12/trace.jsonl") == ["accounting/rank-R/trace.jsonl"]
     assert rows_of("resume-audits/checkpoint-5-0a1b.json") == ["resume-audits/checkpoint-N-ID.json"]
+    assert rows_of("launches/0a1b.json") == ["launches/ID.json"]
+    assert rows_of("launches/0a1b.end.json") == ["launches/ID.end.json"]
     assert rows_of("set-aside/checkpoint-7.0002/ref/x") == ["set-aside/checkpoint-N.NUMBER/"]
     assert rows_of("checkpoint-0/complete.json") == rows_of("plan.json.bak") == []
 

@@ -25,7 +25,7 @@ from explicit_learning.rundir.run_manifest import (
     set_status,
     write_run_manifest,
 )
-from tests.support.finished_run import COMMIT, HARDWARE, IMAGE, plan_document, sft_document
+from tests.support.finished_run import COMMIT, plan_document, sft_document
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,12 +45,12 @@ LEGAL = {
 
 def planned(**changes: Any) -> RunManifest:
     plan = from_json(Plan, plan_document(**changes))
-    return create_run_manifest(plan, plan_sha256="9" * 64, hardware=HARDWARE, image=IMAGE)
+    return create_run_manifest(plan, plan_sha256="9" * 64)
 
 
 @pytest.mark.parametrize("plan", [plan_document(), sft_document()])
 def test_a_planned_run_fits_the_schema_and_names_every_input(plan: dict[str, Any]) -> None:
-    manifest = create_run_manifest(from_json(Plan, plan), plan_sha256="9" * 64, hardware=HARDWARE, image=IMAGE)
+    manifest = create_run_manifest(from_json(Plan, plan), plan_sha256="9" * 64)
     document = to_json(manifest)
     assert validate(document, "run-manifest", gate="test", file="run-manifest.json") == []
     assert (manifest.status, manifest.trained, manifest.completion) == ("planned", False, None)

@@ -23,7 +23,9 @@ NAMES = (
     "evaluation-answer",
     "event",
     "follower-manifest",
+    "launch-end",
     "launch-manifest",
+    "launch-start",
     "ledger-entry",
     "rank-frontiers",
     "rank-outcome",
@@ -45,19 +47,22 @@ def properties(schema: Any, where: str = "") -> Iterator[tuple[str, dict[str, An
     for name, child in schema.get("properties", {}).items():
         yield f"{where}/{name}", child
         yield from properties(child, f"{where}/{name}")
+    for name, child in schema.get("$defs", {}).items():
+        yield from properties(child, f"{where}/$defs/{name}")
     for keyword in ("items", "additionalProperties"):
         yield from properties(schema.get(keyword), f"{where}/{keyword}")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_field_is_described_with_examples_that_fit(name: str) -> None:
-    found = list(properties(load_schema(name)))
+    whole = load_schema(name)
+    found = list(properties(whole))
     assert found
     for where, schema in found:
         assert schema.get("description"), where
         assert schema.get("examples"), where
         for value in schema["examples"]:
-            Draft202012Validator(schema).validate(value)
+            Draft202012Validator(schema | {"$defs": whole.get("$defs", {})}).validate(value)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -86,9 +91,10 @@ def rules(schema: Any) -> Any:
 @pytest.mark.parametrize(
     ("whole", "place", "copies"),
     [
-        ("rank-frontiers", ("ledger",), ("checkpoint-mark", "completion-marker", "smoke-resume-boundary")),
-        ("state-digests", ("components",), ("smoke-resume-boundary",)),
-        ("run-manifest", ("frozen", "image"), ("completion-marker", "follower-manifest")),
+        ("rank-frontiers", ("properties", "ledger"), ("checkpoint-mark", "completion-marker", "smoke-resume-boundary")),
+        ("state-digests", ("properties", "components"), ("smoke-resume-boundary",)),
+        ("launch-start", ("$defs", "machine"), ("completion-marker", "follower-manifest", "launch-manifest")),
+        ("launch-start", ("$defs", "change"), ("completion-marker", "launch-manifest")),
     ],
 )
 def test_a_part_of_several_documents_has_the_same_rules_in_all(
@@ -96,7 +102,7 @@ def test_a_part_of_several_documents_has_the_same_rules_in_all(
 ) -> None:
     original = load_schema(whole)
     for name in place:
-        original = original["properties"][name]
+        original = original[name]
     fields = rules(original["properties"])
     for name in copies:
         same = [part for part in parts(load_schema(name)) if part.get("properties", {}).keys() == fields.keys()]

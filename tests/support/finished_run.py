@@ -15,30 +15,29 @@ from explicit_learning.accounting.frontier import RankFrontiers
 from explicit_learning.accounting.ledger import Ledger
 from explicit_learning.accounting.rows import SampledCompletion, ScoredCompletion
 from explicit_learning.accounting.trace import Trace
+from explicit_learning.completion.launches import record_start
 from explicit_learning.completion.lifecycle import Preparation, prepare_run
 from explicit_learning.files.canonical import canonical_bytes
 from explicit_learning.files.typed_json import from_json
-from explicit_learning.inputs.code import CodeIdentity
 from explicit_learning.model_files.tensors import file_tensors_sha256
 from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
 from explicit_learning.rundir.checkpoint_mark import seal_checkpoint, write_rank_frontiers
 from explicit_learning.rundir.launch_manifest import LaunchManifest
 from explicit_learning.rundir.outcome import RankOutcome
 from explicit_learning.rundir.rank_report import LossTerm, RankReport
+from tests.support.machines import COMMIT, MACHINE
 from tests.support.plans import plan_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from explicit_learning.rundir.launches import Machine
+
     Pairs = list[tuple[SampledCompletion, ScoredCompletion]]
 
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 STEPS, BATCH, RANKS, GENERATIONS = 3, 4, 2, 2
 PASSES = STEPS * RANKS  # backward passes over all ranks
-HARDWARE = {"accelerator": "cpu", "gpus": []}
-UNKNOWN = {"value": None, "known_by": "undeclared"}
-IMAGE = {"digests": dict.fromkeys(("index", "manifest", "config", "sif"), UNKNOWN), "name": None, "baked_in": None}
 
 
 def plan_document(**changes: Any) -> dict[str, Any]:
@@ -119,6 +118,7 @@ class Run:
     plan_bytes: bytes
     preparation: Preparation | None = None
     launches: int = 0
+    machine: Machine = MACHINE
 
     @classmethod
     def of(cls, folder: Path, document: dict[str, Any]) -> Run:
@@ -128,17 +128,19 @@ class Run:
     def is_sft(self) -> bool:
         return self.plan.reward is None
 
-    def prepare(self) -> Preparation:
+    def prepare(self, *, accept_changes: bool = False) -> Preparation:
+        """Prepare a launch, and record it as the launcher does before its ranks start."""
         self.launches += 1
         self.preparation = prepare_run(
             self.folder,
             plan=self.plan,
             plan_bytes=self.plan_bytes,
-            hardware=HARDWARE,
-            image=IMAGE,
-            code=CodeIdentity(commit=COMMIT, dirty=False, known_by="git"),
+            machine=self.machine,
             launch_id=f"launch-{self.launches}",
+            accept_changes=accept_changes,
         )
+        if self.preparation.action != "finalise":
+            record_start(self.launch_manifest())
         return self.preparation
 
     def sample(
@@ -228,10 +230,13 @@ class Run:
             ),
             run_manifest_sha256=self.preparation.run_manifest_sha256,
             running_commit=COMMIT,
-            launch_id=f"launch-{self.launches}",
+            launch_id=self.preparation.launch_id,
             resume_checkpoint=self.preparation.checkpoint,
             report_to=(),
             stop_at_step=None,
+            machine=self.machine,
+            accept_changes=self.preparation.accept_changes,
+            accepted_changes=self.preparation.accepted_changes,
         )
 
     def completed(self, reports: Sequence[RankReport]) -> list[RankOutcome]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from explicit_learning.files.typed_json import from_json
 from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
 from explicit_learning.rundir.launch_manifest import LaunchManifest
+from tests.support.machines import MACHINE
 from tests.support.plans import plan_with
 
 if TYPE_CHECKING:
@@ -38,4 +39,5 @@ def launch_manifest(run: Path, world_size: int) -> LaunchManifest:
         resume_checkpoint=None,
         report_to=(),
         stop_at_step=None,
+        machine=MACHINE,
     )

@@ -18,6 +18,7 @@ from explicit_learning.plan.reading import load_plan
 from explicit_learning.plan.typed_plan import Lora, Plan, ResolvedPaths
 from explicit_learning.rundir.launch_manifest import LaunchManifest
 from explicit_learning.training.arguments import TEMPLATE_OPTIONS
+from tests.support.machines import MACHINE
 from tests.support.plans import write_plan
 
 if TYPE_CHECKING:
@@ -168,6 +169,7 @@ def context(
         resume_checkpoint=resume,
         report_to=(),
         stop_at_step=stop,
+        machine=MACHINE,
     )
     return RankContext(
         manifest=manifest,

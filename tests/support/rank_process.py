@@ -16,6 +16,7 @@ from explicit_learning.launch.signals import StopRequest
 from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
 from explicit_learning.rundir.launch_manifest import LaunchManifest
 from explicit_learning.rundir.outcome import write_outcome
+from tests.support.machines import MACHINE
 
 
 class _StopAfter(StopRequest):
@@ -63,6 +64,7 @@ def _context(plan_file: Path, run: Path, options: dict[str, Any]) -> RankContext
         resume_checkpoint=options.get("resume"),
         report_to=(),
         stop_at_step=options.get("stop_at_step"),
+        machine=MACHINE,
     )
     return RankContext(
         manifest=manifest,

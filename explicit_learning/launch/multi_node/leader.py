@@ -10,6 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from explicit_learning.completion.launches import node_changes, record_start
 from explicit_learning.files.typed_json import to_json
 from explicit_learning.launch.launch_answer import print_line
 from explicit_learning.launch.multi_node.messages import (
@@ -18,6 +19,7 @@ from explicit_learning.launch.multi_node.messages import (
     JOIN_SECONDS,
     REPORT_SECONDS,
     RUN_MANIFEST_SHA256,
+    SAME_CODE,
     STOP_REQUEST,
     JoinReply,
     join_request_of,
@@ -28,7 +30,6 @@ from explicit_learning.launch.multi_node.messages import (
 )
 from explicit_learning.launch.multi_node.nodes import MultiNodeError, StopRequestedError
 from explicit_learning.launch.multi_node.store import NodeStore
-from explicit_learning.rundir.events import append_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from explicit_learning.launch.outcomes import NodeEnd
     from explicit_learning.launch.signals import StopRequest
     from explicit_learning.rundir.launch_manifest import LaunchManifest
+    from explicit_learning.rundir.launches import Machine
 
 __all__ = ["Leader"]
 
@@ -66,20 +68,21 @@ class Leader:
 
         Raises:
             StopRequestedError: If a stop is requested of a node before all have joined.
-            MultiNodeError: If a node does not join, has another plan or other code, or does not see the run folder.
+            MultiNodeError: If a node does not join, has another plan, other code or another kind of machine, or does
+                not see the run folder.
+            Refusal: If the record of an earlier launch is damaged or missing.
             OSError, RuntimeError: If ranks cannot be started.
         """
         print_line(f"node 0 of {self._node.count}: waiting for the others at {self._node.host}:{self._node.port}")
         self._store.put(RUN_MANIFEST_SHA256, manifest.run_manifest_sha256)
         try:
-            joined = [self._admit(rank, manifest) for rank in self._others()]
+            record_start(manifest, [self._admit(rank, manifest) for rank in self._others()])
         except Exception as error:  # whatever it is: the other nodes must receive a reply
             with suppress(MultiNodeError):
                 stopped = isinstance(error, StopRequestedError)
                 reason = str(error) if isinstance(error, MultiNodeError) else f"{type(error).__name__}: {error}"
                 self._reply(JoinReply(manifest=None, nnodes=self._node.count, refusal=reason, stopped=stopped))
             raise
-        append_event(manifest.run, "nodes", {"launch_id": manifest.launch_id, "nodes": joined})
         self._reply(JoinReply(manifest=manifest, nnodes=self._node.count))
         own = run_ranks(manifest)
         reports = [self._report(rank) for rank in self._others()]
@@ -96,8 +99,8 @@ class Leader:
     def _others(self) -> range:
         return range(1, self._node.count)
 
-    def _admit(self, rank: int, manifest: LaunchManifest) -> dict[str, object]:
-        """Check the request of a node that joins, and return what the event log records of it.
+    def _admit(self, rank: int, manifest: LaunchManifest) -> Machine:
+        """Check the request of a node that joins, and return its machine.
 
         Raises:
             MultiNodeError: If the request does not come, or does not fit.
@@ -111,7 +114,21 @@ class Leader:
         if not request.sees_run:
             found = f"node {rank} does not see node 0's run in {node.run_folder}"
             raise MultiNodeError(found, "name a folder that all nodes share (--out)")
-        return {"node": rank, "hardware": node.hardware, "image": node.image}
+        self._require_same_kind(node.machine, rank, manifest)
+        return node.machine
+
+    def _require_same_kind(self, machine: Machine, rank: int, manifest: LaunchManifest) -> None:
+        """Refuse a node that runs other files, or computes other numbers if that is not accepted.
+
+        Raises:
+            MultiNodeError: If it is one.
+        """
+        if machine.code.files_sha256 != manifest.machine.code.files_sha256:
+            raise MultiNodeError(f"the program's files on node {rank} are not those on node 0", SAME_CODE)
+        changes = node_changes(manifest, machine, rank)
+        if changes and not manifest.accept_changes:
+            found = "; ".join(f"{each.pointer} is {each.now}, node 0 has {each.before}" for each in changes)
+            raise MultiNodeError(found, "start the run on nodes of one kind, or add --accept-changes")
 
     def _stop_requested(self) -> bool:
         return self._stop.requested() or self._store.exists(STOP_REQUEST)

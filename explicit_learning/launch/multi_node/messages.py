@@ -21,6 +21,7 @@ __all__ = [
     "JOIN_SECONDS",
     "REPORT_SECONDS",
     "RUN_MANIFEST_SHA256",
+    "SAME_CODE",
     "STOP_REQUEST",
     "FollowerManifest",
     "JoinReply",

@@ -27,7 +27,6 @@ from explicit_learning.launch.multi_node.messages import (
 from explicit_learning.launch.multi_node.nodes import MultiNodeError, NodePlace
 from explicit_learning.launch.outcomes import NodeEnd, RankEnd
 from explicit_learning.launch.signals import StopRequest
-from explicit_learning.rundir.events import read_events
 from explicit_learning.rundir.launch_manifest import (
     MANIFEST_SHA256_VARIABLE,
     MANIFEST_VARIABLE,
@@ -35,9 +34,11 @@ from explicit_learning.rundir.launch_manifest import (
     read_launch_manifest,
     write_launch_manifest,
 )
+from explicit_learning.rundir.launches import read_launches
 from explicit_learning.rundir.outcome import RankOutcome
 from explicit_learning.rundir.rank_report import RankReport
-from tests.support.finished_run import COMMIT, HARDWARE, IMAGE, Run, plan_document
+from tests.support.finished_run import Run, plan_document
+from tests.support.machines import COMMIT, MACHINE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,8 +77,7 @@ class Pair:
             run_folder=self.manifest.run_folder,
             paths=replace(self.manifest.paths, model="/where/node/1/has/it"),
             running_commit=self.manifest.running_commit,
-            hardware=HARDWARE,
-            image=IMAGE,
+            machine=self.manifest.machine,
         )
         return replace(node, **changes)
 
@@ -122,8 +122,8 @@ def test_the_follower_gets_the_manifest_and_the_exit_code_and_sends_its_ends(pai
         assert ends.result() == [ended(0), ended(1, "at a checkpoint")]
     assert seen == [replace(pair.manifest, paths=pair.joining().paths)]
     assert read_launch_manifest() == seen[0], "its ranks read this machine's paths"
-    [event] = [event for event in read_events(pair.manifest.run)[0] if event.kind == "nodes"]
-    assert event.data["nodes"] == [{"node": 1, "hardware": HARDWARE, "image": IMAGE}]
+    (launch,) = read_launches(pair.manifest.run)
+    assert launch.start.nodes == (MACHINE, MACHINE)
 
 
 def never(_: LaunchManifest) -> NodeEnd:
@@ -150,8 +150,8 @@ def test_a_follower_of_other_code_is_refused_on_both_nodes(pair: Pair) -> None:
         ({"plan": {"seed": "abc"}}, "node 1 has another plan than node 0"),
         ({"cpus": 8}, "the join request of node 1 breaks its schema (at /cpus: found unknown field 'cpus'"),
         (
-            {"hardware": 8},
-            "the join request of node 1 breaks its schema (at /hardware: found 8, expected a JSON object",
+            {"machine": 8},
+            "the join request of node 1 breaks its schema (at /machine: found 8, expected a JSON object",
         ),
     ],
 )

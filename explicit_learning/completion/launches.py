@@ -1,0 +1,183 @@
+"""The records of a run's launches: written as ranks start and end, compared for people, and put into the marker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from explicit_learning.errors import found_text
+from explicit_learning.files.progress import say
+from explicit_learning.files.schema import pointer
+from explicit_learning.files.typed_json import to_json
+from explicit_learning.gates.resume import deciding_changes
+from explicit_learning.rundir.completion_marker import Difference, LaunchEntry, Launches
+from explicit_learning.rundir.launches import (
+    Change,
+    EndRecord,
+    RankEnd,
+    StartRecord,
+    read_launches,
+    write_end,
+    write_start,
+)
+from explicit_learning.rundir.layout import step_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from explicit_learning.errors import ExitCode, Fault
+    from explicit_learning.rundir.launch_manifest import LaunchManifest
+    from explicit_learning.rundir.launches import Launch, Machine
+    from explicit_learning.rundir.outcome import RankOutcome
+
+__all__ = ["differences", "launch_entries", "machines_of", "node_changes", "record_end", "record_start"]
+
+SHOWN = 12
+
+
+def record_start(manifest: LaunchManifest, others: Sequence[Machine] = ()) -> None:
+    """Record a launch whose ranks are about to start, and say what differs from the launch before.
+
+    Args:
+        manifest: The launch manifest.
+        others: The machines that follow node 0, in order.
+
+    Raises:
+        Refusal: If an earlier record is damaged or missing (exit code 65).
+        OSError: If the record cannot be written.
+    """
+    run, machine = manifest.run, manifest.machine
+    earlier = read_launches(run)
+    among_nodes = [change for rank, other in enumerate(others, 1) for change in node_changes(manifest, other, rank)]
+    write_start(
+        run,
+        StartRecord(
+            launch_id=manifest.launch_id,
+            number=len(earlier),
+            previous_sha256=earlier[-1].start_sha256 if earlier else None,
+            run_manifest_sha256=manifest.run_manifest_sha256,
+            checkpoint=manifest.resume_checkpoint,
+            step=step_of(manifest.resume_checkpoint or "") or 0,
+            nodes=(machine, *others),
+            accepted_changes=(*manifest.accepted_changes, *among_nodes),
+        ),
+    )
+    if earlier:
+        _say_differences("this launch differs from the one before", earlier[-1].start.nodes[0], machine)
+    for rank, other in enumerate(others, 1):
+        _say_differences(f"node {rank} differs from node 0", machine, other)
+
+
+def node_changes(manifest: LaunchManifest, other: Machine, rank: int) -> list[Change]:
+    """Return what decides numbers and is not the same on node 0 and another node; pointers name the node."""
+    hardware, determinism = manifest.plan.hardware, manifest.plan.determinism
+    found = deciding_changes(manifest.machine.platform, other.platform, hardware, determinism=determinism)
+    return [Change(pointer=f"/nodes/{rank}{each.pointer}", before=each.before, now=each.now) for each in found]
+
+
+def record_end(
+    run: Path, launch_id: str, code: ExitCode, outcomes: Sequence[RankOutcome], faults: Sequence[Fault]
+) -> None:
+    """Record the end of a launch; one that started no rank has no record, and gets none.
+
+    Args:
+        run: The run directory.
+        launch_id: Random name of the launch.
+        code: The program's exit code.
+        outcomes: Each rank's outcome, by rank.
+        faults: What kept a run whose ranks reached the last step from being complete.
+
+    Raises:
+        Refusal: If a record is damaged or missing (exit code 65).
+        OSError: If the record cannot be written.
+    """
+    start = next((launch for launch in read_launches(run) if launch.start.launch_id == launch_id), None)
+    if start is None:
+        return
+    ranks = tuple(
+        RankEnd(
+            rank=rank,
+            status=outcome.status,
+            optimizer_step=outcome.optimizer_step,
+            checkpoint=outcome.checkpoint,
+            message=outcome.message,
+            peak_memory_bytes=outcome.peak_memory_bytes,
+            device_seconds=outcome.device_seconds,
+        )
+        for rank, outcome in enumerate(outcomes)
+    )
+    record = EndRecord(
+        launch_id=launch_id,
+        start_sha256=start.start_sha256,
+        exit_code=int(code),
+        ranks=ranks,
+        faults=tuple(fault.to_json() for fault in faults),
+    )
+    write_end(run, record)
+
+
+def machines_of(launches: Sequence[Launch]) -> tuple[Machine, ...]:
+    """Return every machine of a run's launches, equal ones once, in the order in which they were first used."""
+    machines: list[Machine] = []
+    for node in (node for launch in launches for node in launch.start.nodes):
+        if node not in machines:
+            machines.append(node)
+    return tuple(machines)
+
+
+def launch_entries(launches: Sequence[Launch], *, steps: int, measured: int) -> Launches:
+    """Return the marker's part about launches.
+
+    Args:
+        launches: All launches, the one that writes the marker last.
+        steps: The run's steps.
+        measured: Launches that reported their memory and time.
+    """
+    machines = machines_of(launches)
+    ends = [launch.start.step for launch in launches[1:]] + [steps]
+    return Launches(
+        records=tuple(
+            LaunchEntry(
+                launch_id=launch.start.launch_id,
+                start_sha256=launch.start_sha256,
+                end_sha256=launch.end_sha256,
+                checkpoint=launch.start.checkpoint,
+                from_step=launch.start.step,
+                to_step=end,
+                exit_code=launch.end.exit_code if launch.end else None,
+                machines=tuple(machines.index(node) for node in launch.start.nodes),
+                accepted_changes=launch.start.accepted_changes,
+            )
+            for launch, end in zip(launches, ends, strict=True)
+        ),
+        measured=measured,
+    )
+
+
+def differences(machines: Sequence[Machine]) -> tuple[Difference, ...]:
+    """Return what is not the same on all machines: each place, with what every machine has there, in order."""
+    leaves = [dict(_leaves(to_json(machine))) for machine in machines]
+    places = sorted({place for each in leaves for place in each})
+    found = ((place, tuple(each.get(place, "not there") for each in leaves)) for place in places)
+    return tuple(Difference(pointer=place, values=values) for place, values in found if len(set(values)) > 1)
+
+
+def _say_differences(what: str, before: Machine, now: Machine) -> None:
+    found = differences((before, now))
+    for each in found[:SHOWN]:
+        say(f"{what}: {each.pointer} is {each.values[1]}, was {each.values[0]}")
+    if len(found) > SHOWN:
+        say(f"{what} in {len(found) - SHOWN} more places")
+
+
+def _leaves(value: Any, parts: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - any JSON value
+    if isinstance(value, dict) and value:
+        for name, item in value.items():
+            yield from _leaves(item, (*parts, name))
+    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        for number, item in enumerate(value):
+            yield from _leaves(item, (*parts, str(number)))
+    elif isinstance(value, list):
+        yield pointer(parts), " ".join(map(str, value)) or "none"
+    else:
+        yield pointer(parts), value if isinstance(value, str) else found_text(value)

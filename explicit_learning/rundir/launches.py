@@ -1,0 +1,279 @@
+"""What each launch of a run was made on: one file when its ranks start, and one when it ends in order.
+
+A run may be continued on another machine, in another image or by another commit, so none of these belongs to the run:
+each launch has its own record, which is never written again. A record names the one before by number and hash. So a
+removed or changed one is found at the next launch, and the completion marker holds the hashes of all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from explicit_learning.errors import Context
+from explicit_learning.files.atomic import TEMPORARY_PREFIX
+from explicit_learning.files.hashing import sha256_file
+from explicit_learning.files.typed_json import document, read_document, write_document
+from explicit_learning.rundir import layout
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+__all__ = [
+    "Change",
+    "CodeIdentity",
+    "EndRecord",
+    "EnvironmentRecord",
+    "ImageDigest",
+    "ImageIdentity",
+    "Launch",
+    "Machine",
+    "Platform",
+    "RankEnd",
+    "StartRecord",
+    "read_launches",
+    "source_of",
+    "write_end",
+    "write_start",
+]
+
+GATE = "launches"
+SCHEMA_VERSION = 1
+RESTORE = "restore the folder launches/ from a copy, or start the run again in another folder (--out)"
+CONTEXT = Context(gate=GATE, fix=RESTORE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageDigest:
+    """One digest of an image, and how it is known: measured, declared or undeclared."""
+
+    value: str | None
+    known_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageIdentity:
+    """The image as the gates found it.
+
+    Attributes:
+        digests: By kind: index, manifest, config, sif.
+        name: Its name as declared.
+        baked_in: What its build left in it; ``None`` outside an image.
+    """
+
+    digests: dict[str, ImageDigest]
+    name: str | None
+    baked_in: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeIdentity:
+    """The code that runs.
+
+    Attributes:
+        commit: Git commit, 40 hexadecimal digits.
+        dirty: Whether the code differs from that commit: tracked files do, or an image's code is not what was built.
+        known_by: ``image`` if the commit was baked in, ``git`` if the checkout was asked.
+        files_sha256: Canonical hash over the program's own files, as they are now.
+        built_files_sha256: The same as the image's build left it; ``None`` outside an image.
+    """
+
+    commit: str
+    dirty: bool
+    known_by: str
+    files_sha256: str
+    built_files_sha256: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Platform:
+    """What computes.
+
+    Attributes:
+        hardware: The machine, as `explicit_learning.gates.machine.measure_hardware` found it.
+        gpus: UUIDs of the GPUs that the ranks of this machine use, by local rank; empty on a CPU.
+        libraries: Versions of Python, of the C library and of every installed distribution, by name.
+    """
+
+    hardware: dict[str, Any]
+    gpus: tuple[str, ...]
+    libraries: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentRecord:
+    """The environment variables of a launch that are worth a record.
+
+    Attributes:
+        settings: What ranks got: what the program decided, and what it let through of libraries that compute.
+        overridden: The user's values that were replaced or removed and could change numbers.
+        explicit: Every ``EXPLICIT_`` variable that was set; of keys only that they were.
+    """
+
+    settings: dict[str, str]
+    overridden: dict[str, str]
+    explicit: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """One node of a launch."""
+
+    image: ImageIdentity
+    platform: Platform
+    code: CodeIdentity
+    environment: EnvironmentRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Something that differs between two launches, or between two nodes of one: where, and both values as text."""
+
+    pointer: str
+    before: str
+    now: str
+
+
+@document("launch-start")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRecord:
+    """One launch, as its ranks start.
+
+    Attributes:
+        launch_id: Random name of the launch.
+        number: Launches of this run before it.
+        previous_sha256: SHA-256 of the bytes of the record before; ``None`` for the first.
+        run_manifest_sha256: Hash of the run manifest's frozen part.
+        checkpoint: Name of the checkpoint it continues from; ``None`` if it starts from the seed.
+        step: Optimizer steps done at that checkpoint.
+        nodes: Its machines; node 0 first.
+        accepted_changes: What decides numbers, differs from the launch it continues or between its nodes, and was
+            accepted (``--accept-changes``).
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    launch_id: str
+    number: int
+    previous_sha256: str | None
+    run_manifest_sha256: str
+    checkpoint: str | None
+    step: int
+    nodes: tuple[Machine, ...]
+    accepted_changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankEnd:
+    """How one rank of a launch ended; its fields are those of `RankOutcome`."""
+
+    rank: int
+    status: str
+    optimizer_step: int | None
+    checkpoint: str | None
+    message: str | None
+    peak_memory_bytes: int | None
+    device_seconds: float | None
+
+
+@document("launch-end")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndRecord:
+    """The end of a launch that ended in order; a killed one has none.
+
+    Attributes:
+        launch_id: Random name of the launch.
+        start_sha256: SHA-256 of the bytes of its start record.
+        exit_code: The program's exit code.
+        ranks: How each rank ended, by rank.
+        faults: What kept a run whose ranks reached the last step from being complete.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    launch_id: str
+    start_sha256: str
+    exit_code: int
+    ranks: tuple[RankEnd, ...]
+    faults: tuple[dict[str, str | None], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A launch as its files show it; ``end`` and its hash are ``None`` while it runs, and if it was killed."""
+
+    start: StartRecord
+    start_sha256: str
+    end: EndRecord | None
+    end_sha256: str | None
+
+
+def write_start(run: Path, record: StartRecord) -> None:
+    """Write a launch's start record, whole or not at all.
+
+    Raises:
+        Refusal: If it breaks its schema (exit code 70).
+        OSError: If it cannot be written.
+    """
+    path = run / layout.launch_start_file(record.launch_id)
+    path.parent.mkdir(exist_ok=True)
+    write_document(path, record, gate=GATE)
+
+
+def write_end(run: Path, record: EndRecord) -> None:
+    """Write a launch's end record, whole or not at all.
+
+    Raises:
+        Refusal: If it breaks its schema (exit code 70).
+        OSError: If it cannot be written.
+    """
+    write_document(run / layout.launch_end_file(record.launch_id), record, gate=GATE)
+
+
+def read_launches(run: Path) -> tuple[Launch, ...]:
+    """Return a run's launches in order; none if none has started ranks.
+
+    Raises:
+        Refusal: If a record is damaged, was changed or is missing (exit code 65).
+        OSError: If the folder cannot be read.
+    """
+    folder = run / layout.LAUNCHES
+    if not folder.is_dir():
+        return ()
+    names = {path.name for path in folder.iterdir()}
+    names = {name for name in names if not name.startswith(TEMPORARY_PREFIX) and not layout.is_of_file_system(name)}
+    found = [_read(run, name) for name in names if layout.launch_of_start_file(name)]
+    launches = tuple(sorted(found, key=lambda launch: (launch.start.number, launch.start.launch_id)))
+    before: str | None = None
+    for number, launch in enumerate(launches):
+        start = launch.start
+        if (start.number, start.previous_sha256) != (number, before):
+            raise CONTEXT.refusal(
+                file=run / layout.launch_start_file(start.launch_id),
+                found=f"launch {start.number}; the record before it is missing or was changed",
+                expected=f"launch {number}, after {f'the record with SHA-256 {before}' if before else 'no other'}",
+            )
+        before = launch.start_sha256
+    return launches
+
+
+def _read(run: Path, name: str) -> Launch:
+    path = run / layout.LAUNCHES / name
+    start = read_document(path, StartRecord, gate=GATE, fix=RESTORE)
+    if name != (expected := layout.launch_start_file(start.launch_id).rpartition("/")[2]):
+        raise CONTEXT.refusal(file=path, pointer="/launch_id", found=name, expected=expected)
+    start_sha256, ended = sha256_file(path), run / layout.launch_end_file(start.launch_id)
+    if not ended.exists():
+        return Launch(start=start, start_sha256=start_sha256, end=None, end_sha256=None)
+    end = read_document(ended, EndRecord, gate=GATE, fix=RESTORE)
+    if end.start_sha256 != start_sha256:
+        raise CONTEXT.refusal(file=ended, pointer="/start_sha256", found=end.start_sha256, expected=start_sha256)
+    return Launch(start=start, start_sha256=start_sha256, end=end, end_sha256=sha256_file(ended))
+
+
+def source_of(launches: Sequence[Launch], step: int) -> StartRecord | None:
+    """Return the launch that made the last of a run's first ``step`` steps; ``None`` for step 0.
+
+    Steps beyond a checkpoint are made again by the launch that continues from it, so the latest launch that began
+    before that step made it.
+    """
+    return next((launch.start for launch in reversed(launches) if launch.start.step < step), None)

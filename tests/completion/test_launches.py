@@ -1,0 +1,184 @@
+"""A run with two launches on two machines: its records, its marker, its card, and what the terminal shows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from explicit_learning.completion.launches import differences, node_changes, record_start
+from explicit_learning.completion.lifecycle import after_ranks
+from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.files.hashing import sha256_file
+from explicit_learning.files.typed_json import to_json
+from explicit_learning.rundir.completion_marker import Difference, read_marker
+from explicit_learning.rundir.events import read_events
+from explicit_learning.rundir.launches import Change, ImageDigest, read_launches
+from explicit_learning.rundir.outcome import RankOutcome
+from explicit_learning.rundir.run_manifest import read_run_manifest
+from tests.support.machines import COMMIT, MACHINE
+
+if TYPE_CHECKING:
+    from explicit_learning.accounting.frontier import RankFrontiers
+    from explicit_learning.rundir.launches import Machine
+    from tests.support.finished_run import Run
+
+CHANGED_COMMIT = "f" * 40
+
+
+def other_machine() -> Machine:
+    """Return a machine of another image, model of CPU and commit."""
+    cpu = MACHINE.platform.hardware["cpu"] | {"model": "Model Two"}
+    digests = MACHINE.image.digests | {"config": ImageDigest(value=f"sha256:{'a' * 64}", known_by="declared")}
+    return replace(
+        MACHINE,
+        image=replace(MACHINE.image, digests=digests),
+        platform=replace(MACHINE.platform, hardware=MACHINE.platform.hardware | {"cpu": cpu}),
+        code=replace(MACHINE.code, commit=CHANGED_COMMIT, dirty=True, files_sha256="5" * 64),
+    )
+
+
+OTHER = other_machine()
+CPU_CHANGE = Change(pointer="/platform/hardware/cpu/model", before="Model One", now="Model Two")
+
+
+def begin(run: Run) -> list[RankFrontiers]:
+    run.prepare()
+    saved = run.sample(range(1))
+    run.checkpoint(1, saved)
+    stopped = RankOutcome(status="stopped", optimizer_step=1, checkpoint="checkpoint-1")
+    after_ranks(run.launch_manifest(), [stopped] * 2)
+    return saved
+
+
+def finish(run: Run, saved: list[RankFrontiers]) -> ExitCode:
+    run.checkpoint(3, run.sample(range(1, 3), frontiers=saved))
+    return after_ranks(run.launch_manifest(), run.completed(run.reports(run.save_adapter()))).exit_code
+
+
+def test_two_machines_are_told_apart_everywhere(rl: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = begin(rl)
+    rl.machine = OTHER
+    with pytest.raises(Refusal, match="Model One, as in the launch") as refused:
+        rl.prepare()
+    assert refused.value.exit_code == ExitCode.HARDWARE
+    assert len(read_launches(rl.folder)) == 1, "a refused launch has no record"
+    capsys.readouterr()
+    rl.prepare(accept_changes=True)
+    told = capsys.readouterr().err
+    assert "this launch differs from the one before: /platform/hardware/cpu/model is Model Two, was Model One" in told
+    assert f"/code/commit is {CHANGED_COMMIT}, was {COMMIT}" in told
+    assert finish(rl, saved) == ExitCode.DONE
+
+    marker, launches = read_marker(rl.folder), read_launches(rl.folder)
+    assert marker.machines == (MACHINE, OTHER)
+    first, second = marker.launches.records
+    assert (first.machines, first.from_step, first.to_step, first.exit_code) == ((0,), 0, 1, 75)
+    assert (second.machines, second.from_step, second.to_step, second.exit_code) == ((1,), 1, 3, None)
+    assert (first.accepted_changes, second.accepted_changes) == ((), (CPU_CHANGE,))
+    for entry, launch in zip(marker.launches.records, launches, strict=True):
+        assert entry.start_sha256 == sha256_file(rl.folder / f"launches/{launch.start.launch_id}.json")
+    assert first.end_sha256 == sha256_file(rl.folder / "launches/launch-1.end.json")
+    assert second.end_sha256 is None, "it is written after the marker"
+    assert launches[1].end is not None
+    assert {each.pointer: each.values for each in marker.differences} == {
+        "/code/commit": (COMMIT, CHANGED_COMMIT),
+        "/code/dirty": ("false", "true"),
+        "/code/files_sha256": ("4" * 64, "5" * 64),
+        "/image/digests/config/known_by": ("undeclared", "declared"),
+        "/image/digests/config/value": ("null", f"sha256:{'a' * 64}"),
+        "/platform/hardware/cpu/model": ("Model One", "Model Two"),
+    }
+    assert (marker.identities.running_commit, marker.identities.running_dirty) == (CHANGED_COMMIT, True)
+
+    manifest = json.loads((rl.folder / "run-manifest.json").read_text())
+    assert "Model" not in json.dumps(manifest), "what differs between launches is not the run's"
+    completion = read_run_manifest(rl.folder).completion
+    assert completion is not None
+    assert completion.running_commit == CHANGED_COMMIT
+    card = (rl.folder / "final-adapter" / "README.md").read_text()
+    for text in ("launch 0 from step 0", "launch 1 from step 1", "CPU Model One", "CPU Model Two", "sha256:aaaa"):
+        assert text in card
+    assert "| `/platform/hardware/cpu/model` | Model One | Model Two |" in card
+    assert f"code {CHANGED_COMMIT} (with changes)" in card
+
+
+def test_launches_on_one_machine_differ_in_nothing(rl: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = begin(rl)
+    capsys.readouterr()
+    rl.prepare()
+    assert "differs" not in capsys.readouterr().err
+    assert finish(rl, saved) == ExitCode.DONE
+    marker = read_marker(rl.folder)
+    assert (marker.machines, marker.differences) == ((MACHINE,), ())
+    assert [entry.machines for entry in marker.launches.records] == [(0,), (0,)]
+    assert "not the same on all" not in (rl.folder / "final-adapter" / "README.md").read_text()
+
+
+def test_what_decides_no_number_is_told_and_not_refused(rl: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    begin(rl)
+    hardware = MACHINE.platform.hardware | {"kernel": "Linux 7"}
+    rl.machine = replace(MACHINE, platform=replace(MACHINE.platform, hardware=hardware))
+    rl.prepare()
+    assert "/platform/hardware/kernel is Linux 7, was not there" in capsys.readouterr().err
+    assert read_launches(rl.folder)[1].start.accepted_changes == ()
+
+
+def test_nodes_are_compared_with_node_0(rl: Run) -> None:
+    rl.prepare()
+    manifest = rl.launch_manifest()
+    assert node_changes(manifest, MACHINE, 1) == []
+    change = replace(CPU_CHANGE, pointer="/nodes/1/platform/hardware/cpu/model")
+    assert node_changes(manifest, OTHER, 1) == [change]
+
+
+def test_the_nodes_of_a_launch_are_in_its_record(rl: Run) -> None:
+    rl.prepare()
+    (rl.folder / "launches/launch-1.json").unlink()
+    record_start(rl.launch_manifest(), [OTHER])
+    (launch,) = read_launches(rl.folder)
+    assert launch.start.nodes == (MACHINE, OTHER)
+    assert [change.pointer for change in launch.start.accepted_changes] == ["/nodes/1/platform/hardware/cpu/model"]
+
+
+@pytest.mark.parametrize("damage", ["removed", "changed"])
+def test_a_damaged_record_is_refused_before_anything_is_trained(rl: Run, damage: str) -> None:
+    begin(rl)
+    path = rl.folder / "launches/launch-1.json"
+    if damage == "removed":
+        path.unlink()
+    else:
+        path.write_text(path.read_text().replace("Model One", "Model Two"))
+    with pytest.raises(Refusal) as refused:
+        rl.prepare()
+    assert refused.value.exit_code == ExitCode.CONTRACT
+    assert refused.value.faults[0].fix.startswith("restore the folder launches/ from a copy")
+
+
+def test_a_record_that_vanishes_during_the_launch_is_the_end_of_it(rl: Run) -> None:
+    rl.prepare()
+    (rl.folder / "launches/launch-1.json").unlink()
+    rl.checkpoint(3, rl.sample())
+    end = after_ranks(rl.launch_manifest(), rl.completed(rl.reports(rl.save_adapter())))
+    (fault,) = end.faults
+    assert fault.found == "no record of the launch launch-1, which completed the run, as the last"
+    assert not (rl.folder / "training-complete.json").exists()
+
+
+def test_a_launch_that_started_no_rank_has_no_record_and_an_end_in_the_log(rl: Run) -> None:
+    rl.prepare()
+    (rl.folder / "launches/launch-1.json").unlink()
+    after_ranks(rl.launch_manifest(), [RankOutcome(status="stopped", optimizer_step=None)] * 2)
+    assert list((rl.folder / "launches").iterdir()) == []
+    assert read_events(rl.folder)[0][-1].data == {"launch_id": "launch-1", "exit_code": 75}
+
+
+def test_differences_name_every_place_once() -> None:
+    assert differences([MACHINE]) == ()
+    libraries = replace(MACHINE.platform, libraries={"python": "3.12.3", "glibc": "2.39"})
+    found = differences([MACHINE, replace(MACHINE, platform=libraries), OTHER])
+    assert Difference(pointer="/platform/libraries/torch", values=("2.11.0", "not there", "2.11.0")) in found
+    assert [each.pointer for each in found] == sorted({each.pointer for each in found})
+    assert to_json(found[0])["values"] == list(found[0].values)

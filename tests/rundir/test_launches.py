@@ -1,0 +1,135 @@
+"""The records of launches: immutable, chained, and each named by what it holds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.files.hashing import sha256_file
+from explicit_learning.rundir.launches import (
+    EndRecord,
+    Launch,
+    StartRecord,
+    read_launches,
+    source_of,
+    write_end,
+    write_start,
+)
+from tests.support.machines import MACHINE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STEPS = (0, 4, 4, 8)
+
+
+def start(number: int, step: int, previous: str | None) -> StartRecord:
+    return StartRecord(
+        launch_id=f"{9 - number}a",  # names sort the other way round
+        number=number,
+        previous_sha256=previous,
+        run_manifest_sha256="1" * 64,
+        checkpoint=f"checkpoint-{step}" if step else None,
+        step=step,
+        nodes=(MACHINE,),
+        accepted_changes=(),
+    )
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Return a run of four launches, of which the second ended in order."""
+    previous: str | None = None
+    for number, step in enumerate(STEPS):
+        record = start(number, step, previous)
+        write_start(tmp_path, record)
+        previous = sha256_file(tmp_path / f"launches/{record.launch_id}.json")
+        if number == 1:
+            write_end(
+                tmp_path,
+                EndRecord(launch_id=record.launch_id, start_sha256=previous, exit_code=75, ranks=(), faults=()),
+            )
+    return tmp_path
+
+
+def test_launches_come_back_in_order_with_their_hashes(run: Path) -> None:
+    launches = read_launches(run)
+    assert [launch.start.step for launch in launches] == list(STEPS)
+    assert [launch.start.launch_id for launch in launches] == ["9a", "8a", "7a", "6a"]
+    for launch in launches:
+        assert launch.start_sha256 == sha256_file(run / f"launches/{launch.start.launch_id}.json")
+    assert [launch.end and launch.end.exit_code for launch in launches] == [None, 75, None, None]
+    assert launches[1].end_sha256 == sha256_file(run / "launches/8a.end.json")
+
+
+def test_a_run_without_launches_has_none(tmp_path: Path) -> None:
+    assert read_launches(tmp_path) == ()
+
+
+def test_what_a_kill_or_a_file_system_leaves_is_no_launch(run: Path) -> None:
+    for name in (".writing-abc-9a.json", ".nfs0001", ".DS_Store"):
+        (run / "launches" / name).write_text("{")
+    assert len(read_launches(run)) == len(STEPS)
+
+
+@pytest.mark.parametrize("gone", ["9a", "8a", "7a"])
+def test_a_removed_record_is_found(run: Path, gone: str) -> None:
+    (run / f"launches/{gone}.json").unlink()
+    with pytest.raises(Refusal, match="the record before it is missing or was changed") as refused:
+        read_launches(run)
+    assert refused.value.exit_code == ExitCode.CONTRACT
+    assert refused.value.faults[0].fix.startswith("restore the folder launches/ from a copy")
+
+
+@pytest.mark.parametrize("changed", ["9a", "8a", "7a"])
+def test_a_changed_record_is_found_by_the_one_after_it(run: Path, changed: str) -> None:
+    path = run / f"launches/{changed}.json"
+    path.write_text(path.read_text().replace("Model One", "Model Two"))
+    with pytest.raises(Refusal):
+        read_launches(run)
+
+
+def test_a_record_under_another_name_is_found(run: Path) -> None:
+    (run / "launches/6a.json").rename(run / "launches/5a.json")
+    with pytest.raises(Refusal) as refused:
+        read_launches(run)
+    (fault,) = refused.value.faults
+    assert (fault.pointer, fault.found, fault.expected) == ("/launch_id", "5a.json", "6a.json")
+
+
+def test_an_end_of_another_start_is_found(run: Path) -> None:
+    path = run / "launches/8a.end.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"start_sha256": "0" * 64}))
+    with pytest.raises(Refusal, match="/start_sha256"):
+        read_launches(run)
+
+
+@pytest.mark.parametrize(
+    ("steps", "resumed", "expected"),
+    [
+        ((), 0, None),
+        ((0,), 0, None),
+        ((0,), 4, 0),
+        ((0, 4), 4, 0),  # the second made no checkpoint
+        ((0, 4), 6, 1),
+        ((0, 4, 4), 6, 2),
+        ((0, 8, 6), 6, 0),  # a later checkpoint was lost
+        ((0, 8, 6), 10, 2),
+        ((0, 0), 2, 1),
+    ],
+)
+def test_the_launch_that_made_a_checkpoint(steps: tuple[int, ...], resumed: int, expected: int | None) -> None:
+    starts = [start(number, step, None) for number, step in enumerate(steps)]
+    launches = [Launch(start=each, start_sha256="0" * 64, end=None, end_sha256=None) for each in starts]
+    assert source_of(launches, resumed) == (None if expected is None else starts[expected])
+
+
+def test_a_record_that_breaks_its_schema_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(Refusal, match="/number") as refused:
+        write_start(tmp_path, replace(start(0, 0, None), number=-1))
+    assert refused.value.exit_code == ExitCode.INTERNAL
+    assert list((tmp_path / "launches").iterdir()) == []
