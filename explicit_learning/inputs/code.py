@@ -93,11 +93,15 @@ def program_sha256(root: Path = ROOT) -> str:
 def code_warnings(code: CodeIdentity, *, frozen_commit: str) -> list[str]:
     """Return how the code that runs differs from the code that froze a plan."""
     if code.built_files_sha256 not in {None, code.files_sha256}:
-        return [f"files of this program differ from those that the image was built with, commit {code.commit}"]
-    if code.commit != frozen_commit:
+        what = f"files of this program differ from those that the image was built with, commit {code.commit}"
+    elif code.commit != frozen_commit:
         changes = ", and has changes that are in no commit" if code.dirty else ""
-        return [f"the code that runs is commit {code.commit}{changes}; the plan was frozen by {frozen_commit}"]
-    return ["the code that runs has changes that are in no commit"] if code.dirty else []
+        what = f"the code that runs is commit {code.commit}{changes}; the plan was frozen by {frozen_commit}"
+    elif code.dirty:
+        what = "the code that runs has changes that are in no commit"
+    else:
+        return []
+    return [f"/code_commit: {what}"]
 
 
 def code_faults() -> tuple[Fault, ...]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,7 +80,7 @@ COMPUTING_PREFIXES = (
     *("MALLOC_", "LD_", "ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_", "DEEPSPEED_", "TRANSFORMERS_", "HF_", "PEFT_"),
     *("TRL_", "TOKENIZERS_", "RAYON_", "SAFETENSORS_"),
 )
-SECRET_PARTS = ("TOKEN", "KEY", "SECRET", "PASSWORD")
+SECRET = re.compile(r"(^|_)(API)?(TOKEN|KEY|SECRET|PASSWORD)S?(_|$)")
 # Where these two are not set, libraries look for the home folder, or for the user's name.
 NEEDED_CACHES = frozenset({"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"})
 
@@ -132,10 +133,7 @@ def _shown(variables: Mapping[str, str]) -> dict[str, str]:
     def text(value: str) -> str:
         return os.fsencode(value).decode(errors="backslashreplace")
 
-    return {
-        text(name): "(not recorded)" if any(part in name for part in SECRET_PARTS) else text(value)
-        for name, value in variables.items()
-    }
+    return {text(name): "(not recorded)" if SECRET.search(name) else text(value) for name, value in variables.items()}
 
 
 def _always(_plan: Plan) -> bool:

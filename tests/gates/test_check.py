@@ -55,7 +55,7 @@ def faults(plan: Path) -> list[Fault]:
 def warnings(plan: Path) -> list[str]:
     """Return the warnings about the plan: whether this checkout has changes is nothing to a test."""
     found = check_plan(read_plan(plan), out=None).warnings
-    return [warning for warning in found if not warning.startswith("the code that runs ")]
+    return [warning for warning in found if not warning.startswith("/code_commit: ")]
 
 
 def test_a_plan_in_order_has_no_fault(plan: Path) -> None:
@@ -70,7 +70,7 @@ def test_code_of_another_commit_than_the_frozen_one_is_a_warning(plan: Path) -> 
     plan.write_text(json.dumps(document))
     assert faults(plan) == []
     (warning,) = check_plan(read_plan(plan), out=None).warnings
-    assert warning.startswith(f"the code that runs is commit {running}")
+    assert warning.startswith(f"/code_commit: the code that runs is commit {running}")
     assert warning.endswith(f"; the plan was frozen by {'f' * 40}")
 
 

@@ -19,7 +19,8 @@ from explicit_learning.rundir.launches import CodeIdentity
 if TYPE_CHECKING:
     from pathlib import Path
 
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
+COMMIT, OTHER = "0123456789abcdef0123456789abcdef01234567", "f" * 40
+CHANGES = "and has changes that are in no commit"
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -84,7 +85,10 @@ def test_code_that_is_mounted_over_that_of_an_image_is_not_its_commit(tmp_path: 
     assert (changed.commit, changed.dirty, changed.built_files_sha256) == (COMMIT, True, built)
     assert changed.files_sha256 == program_sha256(tmp_path) != built
     (warning,) = code_warnings(changed, frozen_commit=COMMIT)
-    assert warning == f"files of this program differ from those that the image was built with, commit {COMMIT}"
+    assert (
+        warning
+        == f"/code_commit: files of this program differ from those that the image was built with, commit {COMMIT}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,18 +96,14 @@ def test_code_that_is_mounted_over_that_of_an_image_is_not_its_commit(tmp_path: 
     [
         (COMMIT, False, None),
         (COMMIT, True, "the code that runs has changes that are in no commit"),
-        ("f" * 40, False, f"the code that runs is commit {'f' * 40}; the plan was frozen by 0123"),
-        (
-            "f" * 40,
-            True,
-            f"the code that runs is commit {'f' * 40}, and has changes that are in no commit; the plan was frozen by 0123",
-        ),
+        (OTHER, False, f"the code that runs is commit {OTHER}; the plan was frozen by {COMMIT}"),
+        (OTHER, True, f"the code that runs is commit {OTHER}, {CHANGES}; the plan was frozen by {COMMIT}"),
     ],
 )
 def test_other_code_than_the_frozen_one_is_told(commit: str, dirty: bool, warning: str | None) -> None:
     code = CodeIdentity(commit=commit, dirty=dirty, known_by="git", files_sha256="1" * 64, built_files_sha256=None)
-    found = [text.replace(COMMIT, COMMIT[:4]) for text in code_warnings(code, frozen_commit=COMMIT)]
-    assert found == ([warning] if warning else [])
+    expected = [f"/code_commit: {warning}"] if warning else []
+    assert code_warnings(code, frozen_commit=COMMIT) == expected
 
 
 @pytest.mark.checkout

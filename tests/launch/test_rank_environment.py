@@ -179,6 +179,9 @@ def test_every_variable_of_this_program_is_recorded_and_no_secret() -> None:
         "EXPLICIT_REPORT_TO": "",
         "EXPLICIT_LAUNCH_LOCK": "7",
         "HF_TOKEN": "hf_abc",
+        "NVIDIA_API_KEY": "nvapi",
+        "TORCH_APIKEY": "x",
+        "TOKENIZERS_PARALLELISM": "true",
     }
     record = rank_environment(plan(), own).record()
     assert record.explicit == {
@@ -186,6 +189,8 @@ def test_every_variable_of_this_program_is_recorded_and_no_secret() -> None:
         "EXPLICIT_RUNS": "/out",
         "EXPLICIT_SIGNING_KEY": "(not recorded)",
     }
-    assert record.overridden == {"HF_TOKEN": "(not recorded)"}
+    secret = dict.fromkeys(("HF_TOKEN", "NVIDIA_API_KEY", "TORCH_APIKEY"), "(not recorded)")
+    assert record.overridden == secret | {"TOKENIZERS_PARALLELISM": "true"}
+    assert record.settings["TOKENIZERS_PARALLELISM"] == "false"
     assert "key.pem" not in str(record)
     assert "hf_abc" not in str(record)
