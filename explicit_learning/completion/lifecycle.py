@@ -11,6 +11,7 @@ import hashlib
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from explicit_learning.completion.card import model_card
@@ -33,6 +34,7 @@ from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.limits import noted_limits
 from explicit_learning.files.os_errors import write_fault
 from explicit_learning.files.progress import say
+from explicit_learning.inputs.frozen_rows import read_frozen_slots
 from explicit_learning.model_files.tensors import file_tensors_sha256
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
 from explicit_learning.rundir import layout
@@ -59,8 +61,8 @@ from explicit_learning.rundir.run_manifest import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
+    from explicit_learning.completion.recount import RankRecount
     from explicit_learning.errors import Fault
     from explicit_learning.inputs.code import CodeIdentity
     from explicit_learning.plan.typed_plan import Plan
@@ -283,7 +285,7 @@ def _complete(manifest: LaunchManifest, outcomes: Sequence[RankOutcome]) -> None
         run=run,
         plan=plan,
         run_manifest=_unchanged_manifest(manifest),
-        recounts=[recount_rank(run, plan, rank) for rank in range(plan.hardware.world_size if plan.samples else 0)],
+        recounts=_recounts(manifest) if plan.samples else [],
         reports=_reports(outcomes),
         adapter_tensors_sha256=_adapter_tensors(run),
         running_commit=manifest.running_commit,
@@ -304,6 +306,13 @@ def _complete(manifest: LaunchManifest, outcomes: Sequence[RankOutcome]) -> None
         running_commit=finished.running_commit,
         marker_sha256=sha256,
     )
+
+
+def _recounts(manifest: LaunchManifest) -> list[RankRecount]:
+    """Return the recount of each rank of an RL run."""
+    run, plan = manifest.run, manifest.plan
+    base_ids = {slot.slot_id: slot.base_id for slot in read_frozen_slots(Path(manifest.paths.dataset), plan)}
+    return [recount_rank(run, plan, rank, base_ids=base_ids) for rank in range(plan.hardware.world_size)]
 
 
 def _unchanged_manifest(manifest: LaunchManifest) -> RunManifest:

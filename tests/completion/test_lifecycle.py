@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,9 +21,6 @@ from explicit_learning.rundir.run_manifest import read_run_manifest, set_status
 from explicit_learning.rundir.smoke_boundary import prove_boundary
 from tests.support.finished_run import COMMIT, Run, plan_document, sft_document
 from tests.support.smoke_run import SMOKE, SMOKE_REPORT, audit, smoke_run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def status(run: Run) -> str:
@@ -294,6 +292,19 @@ def test_a_defect_after_the_ranks_is_recorded_as_the_end_of_the_run(rl: Run, mon
     assert status(rl) == "failed"
     event = read_events(rl.folder)[0][-1]
     assert (event.kind, event.data["exit_code"], event.data["faults"]) == ("exit", 70, [fault.to_json()])
+
+
+def test_slots_that_changed_during_the_run_are_a_failure(rl: Run) -> None:
+    rl.prepare()
+    rl.sample()
+    manifest = rl.launch_manifest()
+    path = Path(manifest.paths.dataset)
+    path.write_bytes(path.read_bytes().replace(b'"base_id":"b-s0.r0"', b'"base_id":"other"'))
+    end = after_ranks(manifest, rl.completed(rl.reports(rl.save_adapter())))
+    (fault,) = end.faults
+    assert (end.exit_code, fault.file, fault.pointer) == (ExitCode.CONTRACT, str(path), "/data/slot_manifest_sha256")
+    assert fault.expected == rl.plan.data.slot_manifest_sha256
+    assert status(rl) == "failed"
 
 
 @pytest.mark.parametrize("damage", ["changed", "removed"])

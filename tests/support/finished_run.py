@@ -16,6 +16,9 @@ from explicit_learning.accounting.ledger import Ledger
 from explicit_learning.accounting.rows import SampledCompletion, ScoredCompletion
 from explicit_learning.accounting.trace import Trace
 from explicit_learning.completion.lifecycle import Preparation, prepare_run
+from explicit_learning.data.equality import AnswerType
+from explicit_learning.data.rows import ImageRef, Relation, SlotRow, View, slot_to_json
+from explicit_learning.data.slots import slot_manifest_sha256
 from explicit_learning.files.canonical import canonical_bytes
 from explicit_learning.files.typed_json import from_json
 from explicit_learning.inputs.code import CodeIdentity
@@ -41,6 +44,28 @@ UNKNOWN = {"value": None, "known_by": "undeclared"}
 IMAGE = {"digests": dict.fromkeys(("index", "manifest", "config", "sif"), UNKNOWN), "name": None, "baked_in": None}
 
 
+def _slot(slot_id: str) -> SlotRow:
+    image = ImageRef(image_index=0, path=f"{slot_id}.png", sha256="0" * 64, width=64, height=64)
+    view = View(view_id="full", role=Relation.FULL, state="made", images=(image,))
+    return SlotRow(
+        slot_id=slot_id,
+        group_id=f"g-{slot_id}",
+        base_id=f"b-{slot_id}",
+        split="train",
+        question="Which digit?",
+        choices=(),
+        answer_type=AnswerType.NUMBER,
+        relation=Relation.FULL,
+        full_view=view,
+        selected_view=view,
+        full_answer="7",
+    )
+
+
+# Every rank has the same slots in each step.
+SLOTS = [_slot(f"s{slot}.r{rank}") for rank in range(RANKS) for slot in range(BATCH // GENERATIONS)]
+
+
 def plan_document(**changes: Any) -> dict[str, Any]:
     """Return a frozen plan: three steps, two ranks, two groups of two completions each; ``__`` leads into groups."""
     size = {
@@ -50,6 +75,7 @@ def plan_document(**changes: Any) -> dict[str, Any]:
         "generation__num_generations": GENERATIONS,
         "hardware__world_size": RANKS,
         "budget__max_completion_tokens_per_run": 300,
+        "data__slot_manifest_sha256": slot_manifest_sha256(SLOTS),
     }
     return plan_with({f"/{name.replace('__', '/')}": value for name, value in (size | changes).items()})
 
@@ -79,6 +105,7 @@ def row(entry: SampledCompletion, step: int, **changes: Any) -> ScoredCompletion
     values: dict[str, Any] = {
         **dataclasses.asdict(entry),
         "group_id": f"g-{entry.slot_id}",
+        "base_id": f"b-{entry.slot_id}",
         "view_id": "full",
         "relation": "FULL",
         "answer_type": "number",
@@ -158,7 +185,9 @@ class Run:
             at = frontiers[rank] if frontiers else None
             with (
                 Ledger.open(self.folder, binding, at.ledger if at else None) as ledger,
-                Trace.open(self.folder, binding, at.trace if at else None, running_commit=COMMIT) as trace,
+                Trace.open(
+                    self.folder, binding, at.trace if at else None, arm=self.plan.arm, running_commit=COMMIT
+                ) as trace,
             ):
                 for step in steps:
                     pairs = sampled(rank, step)
@@ -220,11 +249,13 @@ class Run:
 
     def launch_manifest(self) -> LaunchManifest:
         assert self.preparation is not None
+        dataset = self.folder.with_name("slots.jsonl")
+        dataset.write_bytes(b"".join(canonical_bytes(slot_to_json(slot)) + b"\n" for slot in SLOTS))
         return LaunchManifest(
             plan=self.plan,
             run_folder=str(self.folder),
             paths=ResolvedPaths(
-                model="m", initial_adapter=None, dataset="d", asset_root="a", evaluation="e", prompt="p"
+                model="m", initial_adapter=None, dataset=str(dataset), asset_root="a", evaluation="e", prompt="p"
             ),
             run_manifest_sha256=self.preparation.run_manifest_sha256,
             running_commit=COMMIT,

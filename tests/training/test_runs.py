@@ -143,6 +143,9 @@ def test_run_records_exactly_what_the_schedule_asks_for(certificates: Path, digi
     assert [row["generation"] for row in rows] == [0, 1, 2, 3] * 32
     assert [row["optimizer_step"] for row in rows] == [step for step in range(8) for _ in range(16)]
     assert {row["relation"] for row in rows} == {"FULL"}
+    assert {row["arm"] for row in rows} == {"answer_grpo"}
+    base_ids = {slot.slot_id: slot.base_id for slot in read_slot_rows(digits / "slots.jsonl")}
+    assert [row["base_id"] for row in rows] == [base_ids[row["slot_id"]] for row in rows]
     report = _report(ended)
     assert (report.completions, report.records) == (128, 32)
     assert report.sampled_tokens == sum(row["token_count"] for row in rows)
