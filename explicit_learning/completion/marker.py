@@ -98,9 +98,7 @@ def build_marker(finished: FinishedRun, counts: Counts) -> CompletionMarker:
             tensors_sha256=finished.adapter_tensors_sha256,
             unchanged=finished.unchanged,
         ),
-        parameters=Parameters(
-            trainable=first.trainable_parameters, names_sha256=first.trainable_parameter_names_sha256
-        ),
+        parameters=Parameters.of(first.trainable_parameters),
         reward=to_json(plan.reward),
         objective=to_json(plan.objective),
         loss_terms=first.loss_terms,

@@ -6,14 +6,16 @@ measured by the ranks; what does not apply to an arm is null, and nothing is a c
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.accounting.frontier import RankFrontiers
+from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.hashing import sha256_file
-from explicit_learning.files.typed_json import RESTORE, document, read_document, write_document
+from explicit_learning.files.typed_json import RESTORE, document, read_document, to_json, write_document
 from explicit_learning.rundir import layout
-from explicit_learning.rundir.rank_report import LossTerm
+from explicit_learning.rundir.rank_report import LossTerm, TrainableParameter
 from explicit_learning.rundir.run_manifest import ImageIdentity, PlanIdentities
 
 if TYPE_CHECKING:
@@ -103,10 +105,23 @@ class FinalAdapter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """How many parameters were trained, and the hash of their names."""
+    """What was trained.
+
+    Attributes:
+        trainable: Number of trainable parameters: the entries of all tensors.
+        tensors: Each tensor's shape and type, by its name in the wrapped model.
+        sha256: ``sha256_json(tensors)``.
+    """
 
     trainable: int
-    names_sha256: str
+    tensors: dict[str, TrainableParameter]
+    sha256: str
+
+    @classmethod
+    def of(cls, tensors: dict[str, TrainableParameter]) -> Parameters:
+        """Return the count and the hash of the tensors beside them."""
+        entries = sum(math.prod(tensor.shape) for tensor in tensors.values())
+        return cls(trainable=entries, tensors=tensors, sha256=sha256_json(to_json(tensors)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

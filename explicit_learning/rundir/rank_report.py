@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["LossTerm", "RankReport"]
+__all__ = ["LossTerm", "RankReport", "TrainableParameter"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,19 @@ class LossTerm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrainableParameter:
+    """The form of a parameter that is trained.
+
+    Attributes:
+        shape: Its shape.
+        dtype: Its type, as torch names it (``float32``).
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankReport:
     """One rank's measurements of a run that reached its last step; a part of its `RankOutcome`.
 
@@ -44,8 +57,7 @@ class RankReport:
         sft_loss_tokens: Tokens with a loss; ``None`` in RL arms.
         sampled_tokens: All-reduced sum of ``ledger.frontier().tokens``; ``None`` in SFT arms.
         completions: All-reduced sum of ``ledger.frontier().rows``; ``None`` in SFT arms.
-        trainable_parameters: Number of trainable parameters.
-        trainable_parameter_names_sha256: ``sha256_json(sorted(names))``.
+        trainable_parameters: Every trainable parameter of this rank's model, by its name in the wrapped model.
         initial_adapter_tensors_sha256: Tensor digest (`explicit_learning.model_files.tensors`) of the adapter before
             the run's first step (kept over resumes), under the names and dtypes in which the adapter is saved.
         final_adapter_tensors_sha256: The same after the last step, from the live tensors: the launcher compares it
@@ -68,8 +80,7 @@ class RankReport:
     sft_loss_tokens: int | None
     sampled_tokens: int | None
     completions: int | None
-    trainable_parameters: int
-    trainable_parameter_names_sha256: str
+    trainable_parameters: dict[str, TrainableParameter]
     initial_adapter_tensors_sha256: str
     final_adapter_tensors_sha256: str
     base_weights_before_sha256: str

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from explicit_learning.files.canonical import sha256_json
-from explicit_learning.rundir.rank_report import RankReport
+from explicit_learning.rundir.rank_report import RankReport, TrainableParameter
 from explicit_learning.training.collectives import sum_over_ranks
 from explicit_learning.training.metrics import logged_rows
 from explicit_learning.training.objectives.loss_term_check import checked_terms
-from explicit_learning.training.policy import ADAPTER, base_tensors, trainable_names
+from explicit_learning.training.policy import ADAPTER, base_tensors, trainable_parameters
 from explicit_learning.training.state.adapters import adapter_tensors
 from explicit_learning.training.state.digests import live_tensors_sha256
 
@@ -82,8 +81,10 @@ def rank_report(trainer: CheckpointingTrainer, *, initial: WeightDigests) -> Ran
         sft_loss_tokens=loss_tokens,
         sampled_tokens=tokens,
         completions=completions,
-        trainable_parameters=sum(part.numel() for part in model.parameters() if part.requires_grad),
-        trainable_parameter_names_sha256=sha256_json(trainable_names(model)),
+        trainable_parameters={
+            name: TrainableParameter(shape=tuple(part.shape), dtype=str(part.dtype).removeprefix("torch."))
+            for name, part in trainable_parameters(model).items()
+        },
         initial_adapter_tensors_sha256=initial.adapter,
         final_adapter_tensors_sha256=final.adapter,
         base_weights_before_sha256=initial.base,

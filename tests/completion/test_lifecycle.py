@@ -12,6 +12,7 @@ import pytest
 
 from explicit_learning.completion.lifecycle import Preparation, after_ranks
 from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.hashing import sha256_file, snapshot
 from explicit_learning.files.typed_json import to_json
 from explicit_learning.rundir.completion_marker import Launches, read_marker
@@ -101,6 +102,8 @@ def test_an_rl_run_completes(rl: Run) -> None:
         "trainer_state.json",
     }
     assert marker.identities.final_adapter_tensors_sha256 == marker.adapter.tensors_sha256
+    tensors = {"lora_A": {"shape": [2, 3], "dtype": "float32"}}
+    assert to_json(marker.parameters) == {"trainable": 6, "tensors": tensors, "sha256": sha256_json(tensors)}
     assert marker.launches == Launches(count=1, resumed_from=(), measured=1)
     assert marker.memory.peak_bytes_by_rank == (1000, 1000)
     assert marker.compute.device_seconds == 3.0

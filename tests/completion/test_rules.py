@@ -13,7 +13,7 @@ from explicit_learning.arms import ARMS
 from explicit_learning.completion.recount import RankRecount, recount_rank
 from explicit_learning.completion.rules import _must_have_gradient, broken_completion_rules
 from explicit_learning.errors import ExitCode, Refusal
-from explicit_learning.rundir.rank_report import LossTerm
+from explicit_learning.rundir.rank_report import LossTerm, TrainableParameter
 from tests.support.finished_run import PASSES, RANKS, SLOTS, Run, plan_document, row
 
 if TYPE_CHECKING:
@@ -91,6 +91,28 @@ def test_what_ranks_report_breaks_its_rule(rl: Run, changes: dict[str, Any], exp
     rl.prepare()
     rl.sample()
     assert broken(rl, **changes) == expected
+
+
+LORA_A = TrainableParameter(shape=(2, 3), dtype="float32")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"lora_A": dataclasses.replace(LORA_A, shape=(3, 2))},
+        {"lora_A": dataclasses.replace(LORA_A, dtype="bfloat16")},
+        {"lora_A": LORA_A, "lora_B": LORA_A},
+        {},
+    ],
+)
+def test_ranks_that_train_other_parameters(rl: Run, other: dict[str, TrainableParameter]) -> None:
+    rl.prepare()
+    rl.sample()
+    first, second = rl.reports(TENSORS)
+    second = dataclasses.replace(second, trainable_parameters=other)
+    (fault,) = broken_completion_rules(rl.plan, recounts(rl), [first, second], adapter_tensors_sha256=TENSORS)
+    name = "lora_B" if "lora_B" in other else "lora_A"
+    assert (fault.pointer, fault.found) == ("/trainable_parameters", f"1 other parameters on rank 1, such as {name}")
 
 
 # --- the loss's terms ---------------------------------------------------------------------------------------------

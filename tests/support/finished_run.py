@@ -27,7 +27,7 @@ from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
 from explicit_learning.rundir.checkpoint_mark import seal_checkpoint, write_rank_frontiers
 from explicit_learning.rundir.launch_manifest import LaunchManifest
 from explicit_learning.rundir.outcome import RankOutcome
-from explicit_learning.rundir.rank_report import LossTerm, RankReport
+from explicit_learning.rundir.rank_report import LossTerm, RankReport, TrainableParameter
 from tests.support.plans import plan_with
 
 if TYPE_CHECKING:
@@ -232,8 +232,7 @@ class Run:
             "sft_loss_tokens": 480 if self.is_sft else None,
             "sampled_tokens": None if self.is_sft else completions // 2 * 11,
             "completions": None if self.is_sft else completions,
-            "trainable_parameters": 6,
-            "trainable_parameter_names_sha256": "1" * 64,
+            "trainable_parameters": {"lora_A": TrainableParameter(shape=(2, 3), dtype="float32")},
             "initial_adapter_tensors_sha256": "2" * 64,
             "final_adapter_tensors_sha256": tensors,
             "base_weights_before_sha256": "3" * 64,

@@ -8,6 +8,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from safetensors.numpy import load_file
 
 from explicit_learning.arms import ARMS
 from explicit_learning.data.dataset import check_dataset
@@ -94,6 +95,10 @@ def test_certificates_survive_an_interruption_bit_for_bit(certificates: Path, tm
     assert report.final_adapter_tensors_sha256 == file_tensors_sha256(
         certificates / "final-adapter" / "adapter_model.safetensors"
     )
+    saved = load_file(certificates / "final-adapter" / "adapter_model.safetensors")
+    trained = {name.replace(".default.", "."): form for name, form in report.trainable_parameters.items()}
+    assert {name: form.shape for name, form in trained.items()} == {name: part.shape for name, part in saved.items()}
+    assert {form.dtype for form in trained.values()} == {"float32"}
     # The first step's learning rate is 0; it must move nothing and not be reported.
     assert report.unchanged_adapter_steps == ()
     assert report.zero_gradient_steps == ()
@@ -239,11 +244,12 @@ def test_what_is_not_finite_ends_the_run_before_the_step(
     certificates: Path, digits: Path, tmp_path: Path, arm: str
 ) -> None:
     import torch
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import load_file as load_tensors
+    from safetensors.torch import save_file
 
     broken = tmp_path / "adapter"
     shutil.copytree(certificates / "final-adapter", broken)
-    tensors = load_file(broken / "adapter_model.safetensors")
+    tensors = load_tensors(broken / "adapter_model.safetensors")
     tensors[min(tensors)].fill_(torch.nan)
     save_file(tensors, broken / "adapter_model.safetensors", metadata={"format": "pt"})
     plan = write_plan(tmp_path / "plan.json", arm, digits, {"initial_adapter": {"path": str(broken)}})
