@@ -78,7 +78,7 @@ or in the image that was built from the same lock:
 
 ## Counts
 
-{_table(("what", "count"), {name: f"{value:,}" for name, value in to_json(counts).items() if value is not None})}
+{_table(("what", "count"), {name: _count(value) for name, value in to_json(counts).items() if value is not None})}
 
 ## Last logged metrics
 
@@ -119,6 +119,11 @@ def _docker(plan: Plan) -> str:
 def _table(head: tuple[str, str], rows: Mapping[str, str]) -> str:
     lines = [f"| {head[0]} | {head[1]} |", "| --- | --- |"]
     return "\n".join([*lines, *(f"| {name} | {value} |" for name, value in rows.items())])
+
+
+def _count(value: int | list[int]) -> str:
+    """Return a count, or the counts of all ranks."""
+    return ", ".join(f"{part:,}" for part in ([value] if isinstance(value, int) else value))
 
 
 def _is_number(value: Any) -> bool:  # noqa: ANN401 - any JSON value

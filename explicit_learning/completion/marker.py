@@ -121,13 +121,15 @@ def count_run(finished: FinishedRun) -> Counts:
     """
     budget, first, recounts = finished.plan.budget, finished.reports[0], finished.recounts
     lost = discarded(finished.run)
-    sampled: dict[str, int] = {
+    sampled: dict[str, Any] = {
         "sampled_tokens": sum(recount.tokens for recount in recounts),
         "completions": sum(recount.rows for recount in recounts),
         "unique_prompt_groups": len({group for recount in recounts for group in recount.groups}),
         "zero_variance_groups": sum(recount.zero_variance_groups for recount in recounts),
         "malformed": sum(recount.malformed for recount in recounts),
+        "malformed_by_rank": tuple(recount.malformed for recount in recounts),
         "truncated": sum(recount.truncated for recount in recounts),
+        "truncated_by_rank": tuple(recount.truncated for recount in recounts),
         "discarded_completions": lost.completions,
         "discarded_tokens": lost.tokens,
     }

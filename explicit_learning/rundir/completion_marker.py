@@ -73,7 +73,9 @@ class Counts:
     unique_prompt_groups: int | None
     zero_variance_groups: int | None
     malformed: int | None
+    malformed_by_rank: tuple[int, ...] | None
     truncated: int | None
+    truncated_by_rank: tuple[int, ...] | None
     discarded_completions: int | None
     discarded_tokens: int | None
 

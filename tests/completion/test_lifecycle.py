@@ -20,7 +20,7 @@ from explicit_learning.rundir.events import read_events
 from explicit_learning.rundir.outcome import RankOutcome
 from explicit_learning.rundir.run_manifest import read_run_manifest, set_status
 from explicit_learning.rundir.smoke_boundary import prove_boundary
-from tests.support.finished_run import COMMIT, Run, plan_document, sft_document
+from tests.support.finished_run import COMMIT, Run, plan_document, row, sft_document
 from tests.support.smoke_run import SMOKE, SMOKE_REPORT, audit, smoke_run
 
 
@@ -82,7 +82,9 @@ def test_an_rl_run_completes(rl: Run) -> None:
         "unique_prompt_groups": 12,
         "zero_variance_groups": 0,
         "malformed": 0,
+        "malformed_by_rank": [0, 0],
         "truncated": 0,
+        "truncated_by_rank": [0, 0],
         "discarded_completions": 0,
         "discarded_tokens": 0,
     }
@@ -110,6 +112,24 @@ def test_an_rl_run_completes(rl: Run) -> None:
     assert marker.metrics == {"step": 2, "loss": 0.25, "reward": None}
     assert marker.zero_gradient_steps == (2,)
     assert kinds(rl) == ["gates", "launch", "exit"]
+
+
+def test_malformed_and_truncated_completions_are_counted_by_rank(rl: Run) -> None:
+    def change(rank: int, pairs: list[Any]) -> list[Any]:
+        broken = {"valid": False, "reason": "no_block", "total": -1.0}
+        cut = broken | {"terminated": False, "reason": "truncated_completion"}
+        # In each step: a malformed completion on rank 0; a truncated and a malformed one on rank 1.
+        changes = [broken, {}, {}, {}] if rank == 0 else [{}, cut, broken, {}]
+        return [(entry, row(entry, 0, **changed)) for (entry, _), changed in zip(pairs, changes, strict=True)]
+
+    rl.prepare()
+    rl.sample(change=change)
+    assert finish(rl) == ExitCode.DONE
+    counts = read_marker(rl.folder).counts
+    assert (counts.malformed, counts.malformed_by_rank) == (9, (3, 6))
+    assert (counts.truncated, counts.truncated_by_rank) == (3, (0, 3))
+    card = (rl.folder / "final-adapter" / "README.md").read_text()
+    assert "| malformed | 9 |\n| malformed_by_rank | 3, 6 |" in card
 
 
 @pytest.mark.parametrize("unchanged", [True, False])
