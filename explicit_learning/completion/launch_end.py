@@ -133,6 +133,7 @@ def end_record(launch_id: str, code: ExitCode, outcomes: Sequence[RankOutcome], 
             checkpoint=outcome.checkpoint,
             message=outcome.message,
             peak_memory_bytes=outcome.peak_memory_bytes,
+            peak_reserved_bytes=outcome.peak_reserved_bytes,
             device_seconds=outcome.device_seconds,
         )
         for rank, outcome in enumerate(outcomes)

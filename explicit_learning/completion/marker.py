@@ -22,17 +22,18 @@ from explicit_learning.rundir.completion_marker import (
     MarkerIdentities,
     Memory,
     Parameters,
+    ResumedLaunch,
 )
 from explicit_learning.rundir.events import ExitRecord, LaunchRecord, read_events, records_of
 from explicit_learning.rundir.run_manifest import PlanIdentities
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from explicit_learning.completion.recount import RankRecount
     from explicit_learning.plan.typed_plan import Plan
-    from explicit_learning.rundir.events import Event
+    from explicit_learning.rundir.events import Event, RankEndRecord
     from explicit_learning.rundir.rank_report import RankReport
     from explicit_learning.rundir.run_manifest import RunManifest
 
@@ -194,17 +195,44 @@ def _add_up_launches(events: Sequence[Event], reports: Sequence[RankReport]) -> 
         events: The run's events so far; their `ExitRecord`s hold earlier launches' measurements.
         reports: What each rank measured in the launch that has just ended.
     """
-    starts = [launch.checkpoint for launch in records_of(events, LaunchRecord)]
-    measured = [
+    starts, ends = records_of(events, LaunchRecord), records_of(events, ExitRecord)
+    measured: list[Sequence[RankEndRecord | RankReport]] = [
         end.ranks
-        for end in records_of(events, ExitRecord)
+        for end in ends
         if len(end.ranks) == len(reports) and all(rank.peak_memory_bytes for rank in end.ranks)
     ]
-    peaks = [[rank.peak_memory_bytes or 0 for rank in ranks] for ranks in measured]
-    peaks.append([report.peak_memory_bytes for report in reports])
-    seconds = sum(rank.device_seconds or 0.0 for ranks in measured for rank in ranks)
+    measured.append(reports)
+    by_rank = list(zip(*measured, strict=True))
     return (
-        Launches(count=max(1, len(starts)), resumed_from=tuple(starts[1:]), measured=len(peaks)),
-        Memory(peak_bytes_by_rank=tuple(map(max, zip(*peaks, strict=True)))),
-        Compute(device_seconds=seconds + sum(report.device_seconds for report in reports)),
+        Launches(
+            count=max(1, len(starts)),
+            resumed=tuple(_resumed(starts, ends, last_step=reports[0].optimizer_steps)),
+            measured=len(measured),
+        ),
+        Memory(
+            peak_bytes_by_rank=tuple(max(part.peak_memory_bytes or 0 for part in rank) for rank in by_rank),
+            peak_reserved_bytes_by_rank=tuple(
+                max(filter(None, (part.peak_reserved_bytes for part in rank)), default=None) for rank in by_rank
+            ),
+        ),
+        Compute(device_seconds=sum(part.device_seconds or 0.0 for ranks in measured for part in ranks)),
     )
+
+
+def _resumed(starts: Sequence[LaunchRecord], ends: Sequence[ExitRecord], *, last_step: int) -> Iterator[ResumedLaunch]:
+    """Yield the launches after the first; the last one has just ended, and its end is not yet in the log."""
+    reached = {end.launch_id: {rank.optimizer_step for rank in end.ranks} for end in ends}
+    following = [*(_step(launch.checkpoint) for launch in starts[2:]), last_step]
+    for launch, next_step in zip(starts[1:], following, strict=False):
+        ended = reached.get(launch.launch_id, set())
+        [step] = ended if len(ended) == 1 else [None]
+        yield ResumedLaunch(
+            checkpoint=launch.checkpoint,
+            from_step=_step(launch.checkpoint),
+            to_step=next_step if step is None else step,
+        )
+
+
+def _step(checkpoint: str | None) -> int:
+    """Return the optimizer steps that a run had done at a checkpoint; without one it starts from its seed."""
+    return (layout.step_of(checkpoint) or 0) if checkpoint else 0

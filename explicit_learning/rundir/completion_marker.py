@@ -33,6 +33,7 @@ __all__ = [
     "Memory",
     "Parameters",
     "ResumeProbe",
+    "ResumedLaunch",
     "read_marker",
     "write_marker",
 ]
@@ -127,17 +128,33 @@ class Parameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResumedLaunch:
+    """A launch after the first.
+
+    Attributes:
+        checkpoint: Name of the checkpoint that it started from; ``None`` for a restart from the seed.
+        from_step: Optimizer steps that the run had done when it began.
+        to_step: Optimizer steps that the run had done when it ended. Of a launch that was killed, only the steps of the
+            checkpoint are known that the next launch started from.
+    """
+
+    checkpoint: str | None
+    from_step: int
+    to_step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Launches:
     """How often the run was started.
 
     Attributes:
         count: Launches.
-        resumed_from: Checkpoint of each launch after the first; ``None`` for a restart from the seed.
+        resumed: The launches after the first, in order.
         measured: Launches that lived to report memory and time.
     """
 
     count: int
-    resumed_from: tuple[str | None, ...]
+    resumed: tuple[ResumedLaunch, ...]
     measured: int
 
 
@@ -161,9 +178,15 @@ class ResumeProbe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Highest memory of each rank over the measured launches."""
+    """Highest memory of each rank over the measured launches.
+
+    Attributes:
+        peak_bytes_by_rank: Allocated on the GPU, or resident on a CPU.
+        peak_reserved_bytes_by_rank: Reserved by torch on the GPU; ``None`` on a CPU, where it reserves none.
+    """
 
     peak_bytes_by_rank: tuple[int, ...]
+    peak_reserved_bytes_by_rank: tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

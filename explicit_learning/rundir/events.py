@@ -101,6 +101,7 @@ class RankEndRecord:
     checkpoint: str | None
     message: str | None
     peak_memory_bytes: int | None
+    peak_reserved_bytes: int | None
     device_seconds: float | None
 
 

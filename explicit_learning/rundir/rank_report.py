@@ -65,6 +65,8 @@ class RankReport:
         base_weights_before_sha256: Tensor digest of the base model's weights before this launch's first step.
         base_weights_after_sha256: The same after its last step.
         peak_memory_bytes: Highest memory of this rank in this launch: allocated on the GPU, resident on a CPU.
+        peak_reserved_bytes: Highest GPU memory that torch had reserved for this rank in this launch, its cache
+            included; ``None`` on a CPU, where it reserves none.
         device_seconds: Time from this launch's first step to its last.
         unchanged_adapter_steps: Steps (from 1) with a non-zero learning rate that left the adapter unchanged.
         zero_gradient_steps: Steps (from 1) whose gradient norm was exactly 0.
@@ -86,6 +88,7 @@ class RankReport:
     base_weights_before_sha256: str
     base_weights_after_sha256: str
     peak_memory_bytes: int
+    peak_reserved_bytes: int | None
     device_seconds: float
     unchanged_adapter_steps: tuple[int, ...]
     zero_gradient_steps: tuple[int, ...]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.training.state.checkpointing import CheckpointingTrainer
 
-__all__ = ["WeightDigests", "peak_memory_bytes", "rank_report"]
+__all__ = ["WeightDigests", "peak_memory_bytes", "peak_reserved_bytes", "rank_report"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +49,11 @@ def peak_memory_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def peak_reserved_bytes(device: torch.device) -> int | None:
+    """Return the most GPU memory that torch has reserved for this process so far; on a CPU it reserves none."""
+    return int(torch.cuda.max_memory_reserved(device)) if device.type == "cuda" else None
 
 
 def rank_report(trainer: CheckpointingTrainer, *, initial: WeightDigests) -> RankReport:
@@ -90,6 +95,7 @@ def rank_report(trainer: CheckpointingTrainer, *, initial: WeightDigests) -> Ran
         base_weights_before_sha256=initial.base,
         base_weights_after_sha256=final.base,
         peak_memory_bytes=peak_memory_bytes(device),
+        peak_reserved_bytes=peak_reserved_bytes(device),
         device_seconds=loop.seconds,
         unchanged_adapter_steps=tuple(counters.unchanged_adapter_steps),
         zero_gradient_steps=tuple(counters.zero_gradient_steps),

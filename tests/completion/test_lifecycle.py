@@ -15,7 +15,7 @@ from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.hashing import sha256_file, snapshot
 from explicit_learning.files.typed_json import to_json
-from explicit_learning.rundir.completion_marker import Launches, read_marker
+from explicit_learning.rundir.completion_marker import Launches, Memory, ResumedLaunch, read_marker
 from explicit_learning.rundir.events import read_events
 from explicit_learning.rundir.outcome import RankOutcome
 from explicit_learning.rundir.run_manifest import read_run_manifest, set_status
@@ -106,8 +106,8 @@ def test_an_rl_run_completes(rl: Run) -> None:
     assert marker.identities.final_adapter_tensors_sha256 == marker.adapter.tensors_sha256
     tensors = {"lora_A": {"shape": [2, 3], "dtype": "float32"}}
     assert to_json(marker.parameters) == {"trainable": 6, "tensors": tensors, "sha256": sha256_json(tensors)}
-    assert marker.launches == Launches(count=1, resumed_from=(), measured=1)
-    assert marker.memory.peak_bytes_by_rank == (1000, 1000)
+    assert marker.launches == Launches(count=1, resumed=(), measured=1)
+    assert marker.memory == Memory(peak_bytes_by_rank=(1000, 1000), peak_reserved_bytes_by_rank=(None, None))
     assert marker.compute.device_seconds == 3.0
     assert marker.metrics == {"step": 2, "loss": 0.25, "reward": None}
     assert marker.zero_gradient_steps == (2,)
@@ -174,6 +174,14 @@ def test_a_damaged_event_keeps_no_finished_run_from_its_marker(rl: Run) -> None:
     assert finish(rl) == ExitCode.DONE
     marker = read_marker(rl.folder)
     assert (marker.launches.measured, marker.memory.peak_bytes_by_rank) == (1, (1000, 1000))
+
+
+def test_a_log_that_was_removed_keeps_no_finished_run_from_its_marker(rl: Run) -> None:
+    rl.prepare()
+    rl.checkpoint(3, rl.sample())
+    (rl.folder / "events.jsonl").unlink()
+    assert finish(rl) == ExitCode.DONE
+    assert read_marker(rl.folder).launches == Launches(count=1, resumed=(), measured=1)
 
 
 @pytest.mark.parametrize("document", [plan_document(**SMOKE), sft_document(**SMOKE)], ids=["rl", "sft"])
@@ -398,7 +406,11 @@ def test_a_killed_run_resumes_and_counts_what_was_lost(rl: Run, tmp_path: Path) 
     marker = read_marker(rl.folder)
     assert (marker.counts.discarded_completions, marker.counts.discarded_tokens) == (8, 44)
     assert (marker.counts.completions, marker.counts.sampled_tokens) == (24, 132)
-    assert marker.launches == Launches(count=3, resumed_from=("checkpoint-1", "checkpoint-1"), measured=2)
+    resumed = (
+        ResumedLaunch(checkpoint="checkpoint-1", from_step=1, to_step=1),  # all that is known of a killed launch
+        ResumedLaunch(checkpoint="checkpoint-1", from_step=1, to_step=3),
+    )
+    assert marker.launches == Launches(count=3, resumed=resumed, measured=2)
     assert marker.memory.peak_bytes_by_rank == (5000, 5000)
     assert marker.compute.device_seconds == 7.0
     straight = Run.of(tmp_path / "straight", plan_document())
@@ -409,6 +421,50 @@ def test_a_killed_run_resumes_and_counts_what_was_lost(rl: Run, tmp_path: Path) 
             file = f"accounting/rank-{rank}/{name}"
             assert (rl.folder / file).read_bytes() == (straight.folder / file).read_bytes()
     assert kinds(rl) == ["gates", "launch", "exit", "gates", "launch", "gates", "set-aside", "launch", "exit"]
+
+
+def test_each_launch_has_the_step_it_began_at_and_the_step_it_reached(rl: Run) -> None:
+    rl.prepare()
+    saved = rl.sample(range(1))
+    rl.prepare()  # the first launch was killed before it had a checkpoint
+    rl.checkpoint(1, saved)
+    after_ranks(rl.launch_manifest(), [stopped(1), RankOutcome(status="failed", optimizer_step=None)])
+    rl.prepare()
+    saved = rl.sample(range(1, 2), frontiers=saved)
+    rl.checkpoint(2, saved)
+    after_ranks(rl.launch_manifest(), [stopped(2)] * 2)
+    rl.prepare()
+    shutil.rmtree(rl.folder / "checkpoint-2")  # it ended in order at step 2, and the next one starts before that
+    after_ranks(rl.launch_manifest(), [stopped(2)] * 2)
+    rl.prepare()
+    rl.checkpoint(3, rl.sample(range(2, 3), frontiers=saved))
+    assert finish(rl) == ExitCode.DONE
+    resumed = [(each.checkpoint, each.from_step, each.to_step) for each in read_marker(rl.folder).launches.resumed]
+    assert resumed == [
+        (None, 0, 1),
+        ("checkpoint-1", 1, 2),
+        ("checkpoint-2", 2, 2),
+        ("checkpoint-1", 1, 3),
+    ]
+
+
+@pytest.mark.parametrize(("first", "expected"), [((5000, 9000), (5000, 9000)), ((500, 100), (1000, 2000))])
+def test_memory_is_the_highest_of_all_launches(
+    tmp_path: Path, first: tuple[int, int], expected: tuple[int, int]
+) -> None:
+    run = Run.of(tmp_path / "run", plan_document(hardware__accelerator="cuda"))
+    run.prepare()
+    saved = run.sample(range(1))
+    run.checkpoint(1, saved)
+    allocated, reserved = first
+    after_ranks(run.launch_manifest(), [stopped(1, peak_memory_bytes=allocated, peak_reserved_bytes=reserved)] * 2)
+    run.prepare()
+    run.checkpoint(3, run.sample(range(1, 3), frontiers=saved))
+    assert finish(run, peak_reserved_bytes=2000) == ExitCode.DONE
+    highest, most = expected
+    assert read_marker(run.folder).memory == Memory(
+        peak_bytes_by_rank=(highest,) * 2, peak_reserved_bytes_by_rank=(most,) * 2
+    )
 
 
 def test_a_crash_between_marker_and_manifest_is_only_finalised(rl: Run) -> None:

@@ -95,6 +95,7 @@ RANK = RankEndRecord(
     checkpoint="checkpoint-2",
     message=None,
     peak_memory_bytes=7,
+    peak_reserved_bytes=None,
     device_seconds=1.5,
 )
 EXIT = ExitRecord(launch_id="n1", exit_code=75, ranks=(RANK,), faults=())

@@ -238,6 +238,7 @@ class Run:
             "base_weights_before_sha256": "3" * 64,
             "base_weights_after_sha256": "3" * 64,
             "peak_memory_bytes": 1000,
+            "peak_reserved_bytes": None,
             "device_seconds": 1.5,
             "unchanged_adapter_steps": (),
             "zero_gradient_steps": (2,),
