@@ -18,20 +18,22 @@ if TYPE_CHECKING:
 
     from explicit_learning.completion.marker import FinishedRun
     from explicit_learning.plan.typed_plan import Plan
-    from explicit_learning.rundir.completion_marker import Counts
+    from explicit_learning.rundir.completion_marker import Compute, Counts
     from explicit_learning.rundir.run_manifest import ImageIdentity
 
 __all__ = ["model_card"]
 
 LOCK_TAG_DIGITS = 12
+COMPUTED = ("forwards", "sampling_forwards", "scored_tokens")
 
 
-def model_card(finished: FinishedRun, counts: Counts) -> str:
-    """Return the card's text.
+def model_card(finished: FinishedRun, counts: Counts, compute: Compute) -> str:
+    """Return the card's text; it holds no times, so that equal runs have equal cards.
 
     Args:
         finished: The run.
         counts: The marker's counts.
+        compute: What the run computed.
     """
     plan, frozen, running_commit = finished.plan, finished.run_manifest.frozen, finished.running_commit
     arm, metrics = ARMS[plan.arm], last_values(finished.reports[0].log_history)
@@ -51,6 +53,7 @@ def model_card(finished: FinishedRun, counts: Counts) -> str:
         "code commit, frozen": plan.code_commit + (" (with changes)" if plan.code_dirty else ""),
         "code commit, running": running_commit,
     }
+    counted = to_json(counts) | {name: getattr(compute, name) for name in COMPUTED}
     method = "supervised fine-tuning" if arm.is_sft else f"reinforcement learning ({arm.trainer})"
     smoke = "\nThis is the adapter of a smoke run: it shows that the run works and is not a trained model.\n"
     unchanged = f"\nWarning: {UNCHANGED}.\n"
@@ -78,7 +81,7 @@ or in the image that was built from the same lock:
 
 ## Counts
 
-{_table(("what", "count"), {name: _count(value) for name, value in to_json(counts).items() if value is not None})}
+{_table(("what", "count"), {name: _count(value) for name, value in counted.items() if value is not None})}
 
 ## Last logged metrics
 

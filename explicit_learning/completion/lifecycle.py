@@ -24,7 +24,7 @@ from explicit_learning.completion.launch_end import (
     exit_code_of_ranks,
     unrecorded_fault,
 )
-from explicit_learning.completion.marker import UNCHANGED, FinishedRun, build_marker, count_run
+from explicit_learning.completion.marker import UNCHANGED, FinishedRun, add_up_launches, build_marker, count_run
 from explicit_learning.completion.recount import recount_rank
 from explicit_learning.completion.rules import broken_completion_rules
 from explicit_learning.completion.smoke_proof import broken_smoke_rules
@@ -296,10 +296,11 @@ def _complete(manifest: LaunchManifest, outcomes: Sequence[RankOutcome]) -> None
     if faults := faults + broken_smoke_rules(manifest):
         raise Refusal(faults)
     counts = count_run(finished)
-    write_text(run / layout.FINAL_ADAPTER / layout.MODEL_CARD, model_card(finished, counts))
+    totals = add_up_launches(finished)
+    write_text(run / layout.FINAL_ADAPTER / layout.MODEL_CARD, model_card(finished, counts, totals.compute))
     if finished.unchanged:
         say(f"warning: {run}: {UNCHANGED}")
-    sha256 = write_marker(run, build_marker(finished, counts))
+    sha256 = write_marker(run, build_marker(finished, counts, totals))
     amend_completed(
         run,
         optimizer_steps=counts.optimizer_steps,

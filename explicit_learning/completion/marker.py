@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
     from explicit_learning.completion.recount import RankRecount
     from explicit_learning.plan.typed_plan import Plan
-    from explicit_learning.rundir.events import Event, RankEndRecord
+    from explicit_learning.rundir.events import RankEndRecord
     from explicit_learning.rundir.rank_report import RankReport
     from explicit_learning.rundir.run_manifest import RunManifest
 
-__all__ = ["UNCHANGED", "FinishedRun", "build_marker", "count_run", "last_values"]
+__all__ = ["UNCHANGED", "FinishedRun", "LaunchTotals", "add_up_launches", "build_marker", "count_run", "last_values"]
 
 UNCHANGED = "the final adapter equals the initial one: this run trained nothing"
 
@@ -70,19 +70,28 @@ class FinishedRun:
         return self.adapter_tensors_sha256 == self.reports[0].initial_adapter_tensors_sha256
 
 
-def build_marker(finished: FinishedRun, counts: Counts) -> CompletionMarker:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchTotals:
+    """The launches of a run, and what they needed together."""
+
+    launches: Launches
+    memory: Memory
+    compute: Compute
+
+
+def build_marker(finished: FinishedRun, counts: Counts, totals: LaunchTotals) -> CompletionMarker:
     """Return the marker of a run whose final adapter has its model card.
 
     Args:
         finished: The run.
         counts: What `count_run` counted.
+        totals: What `add_up_launches` added up.
 
     Raises:
         Refusal: If a checkpoint's mark or a resume audit cannot be read.
         OSError: If a file cannot be read.
     """
     run, plan, first = finished.run, finished.plan, finished.reports[0]
-    launches, memory, compute = _add_up_launches(read_events(run)[0], finished.reports)
     return CompletionMarker(
         trained=plan.run_mode == "main",
         run_id=plan.run_id,
@@ -105,10 +114,10 @@ def build_marker(finished: FinishedRun, counts: Counts) -> CompletionMarker:
         loss_terms=first.loss_terms,
         unchanged_adapter_steps=first.unchanged_adapter_steps,
         zero_gradient_steps=first.zero_gradient_steps,
-        launches=launches,
+        launches=totals.launches,
         resume_probe=resume_probe(run),
-        memory=memory,
-        compute=compute,
+        memory=totals.memory,
+        compute=totals.compute,
         metrics=last_values(first.log_history),
         log_history=first.log_history,
     )
@@ -188,13 +197,13 @@ def _checkpoint(run: Path, name: str) -> CheckpointEntry:
     )
 
 
-def _add_up_launches(events: Sequence[Event], reports: Sequence[RankReport]) -> tuple[Launches, Memory, Compute]:
-    """Add up the launches in the event log and the one that has just ended.
+def add_up_launches(finished: FinishedRun) -> LaunchTotals:
+    """Add up the launches in the event log, whose ends hold their measurements, and the one that has just ended.
 
-    Args:
-        events: The run's events so far; their `ExitRecord`s hold earlier launches' measurements.
-        reports: What each rank measured in the launch that has just ended.
+    Raises:
+        OSError: If there is an event log that cannot be read.
     """
+    events, reports = read_events(finished.run)[0], finished.reports
     starts, ends = records_of(events, LaunchRecord), records_of(events, ExitRecord)
     measured: list[Sequence[RankEndRecord | RankReport]] = [
         end.ranks
@@ -203,19 +212,28 @@ def _add_up_launches(events: Sequence[Event], reports: Sequence[RankReport]) -> 
     ]
     measured.append(reports)
     by_rank = list(zip(*measured, strict=True))
-    return (
-        Launches(
+    seconds = [[part.device_seconds or 0.0 for part in ranks] for ranks in measured]
+    return LaunchTotals(
+        launches=Launches(
             count=max(1, len(starts)),
             resumed=tuple(_resumed(starts, ends, last_step=reports[0].optimizer_steps)),
             measured=len(measured),
         ),
-        Memory(
+        memory=Memory(
             peak_bytes_by_rank=tuple(max(part.peak_memory_bytes or 0 for part in rank) for rank in by_rank),
             peak_reserved_bytes_by_rank=tuple(
                 max(filter(None, (part.peak_reserved_bytes for part in rank)), default=None) for rank in by_rank
             ),
         ),
-        Compute(device_seconds=sum(part.device_seconds or 0.0 for ranks in measured for part in ranks)),
+        compute=Compute(
+            forwards=sum(report.forwards for report in reports),
+            sampling_forwards=sum(report.sampling_forwards or 0 for report in reports)
+            if finished.plan.samples
+            else None,
+            scored_tokens=sum(report.scored_tokens for report in reports),
+            device_seconds=sum(map(sum, seconds)),
+            runtime_seconds=sum(map(max, seconds)),
+        ),
     )
 
 

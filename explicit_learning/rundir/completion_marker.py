@@ -191,9 +191,24 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compute:
-    """Time in training, summed over ranks and measured launches."""
+    """What was computed, over all ranks.
 
+    Forwards and tokens travel in checkpoints: they are those of the planned steps, each counted once, as in a run that
+    was not interrupted. Times are what was done in the measured launches, steps done again included.
+
+    Attributes:
+        forwards: Forwards that score whole sequences: for the loss, the reference, and an objective's own terms.
+        sampling_forwards: Forwards while sampling; ``None`` in SFT arms.
+        scored_tokens: Tokens whose log-probabilities were computed.
+        device_seconds: Time in training, summed over ranks and launches.
+        runtime_seconds: Time in training by the clock, summed over launches.
+    """
+
+    forwards: int
+    sampling_forwards: int | None
+    scored_tokens: int
     device_seconds: float
+    runtime_seconds: float
 
 
 @document("completion-marker")

@@ -57,6 +57,9 @@ class RankReport:
         sft_loss_tokens: Tokens with a loss; ``None`` in RL arms.
         sampled_tokens: All-reduced sum of ``ledger.frontier().tokens``; ``None`` in SFT arms.
         completions: All-reduced sum of ``ledger.frontier().rows``; ``None`` in SFT arms.
+        forwards: Forwards of this rank that score whole sequences (loss, reference, an objective's own).
+        sampling_forwards: Forwards of this rank while sampling; ``None`` in SFT arms.
+        scored_tokens: Tokens whose log-probabilities this rank computed.
         trainable_parameters: Every trainable parameter of this rank's model, by its name in the wrapped model.
         initial_adapter_tensors_sha256: Tensor digest (`explicit_learning.model_files.tensors`) of the adapter before
             the run's first step (kept over resumes), under the names and dtypes in which the adapter is saved.
@@ -82,6 +85,9 @@ class RankReport:
     sft_loss_tokens: int | None
     sampled_tokens: int | None
     completions: int | None
+    forwards: int
+    sampling_forwards: int | None
+    scored_tokens: int
     trainable_parameters: dict[str, TrainableParameter]
     initial_adapter_tensors_sha256: str
     final_adapter_tensors_sha256: str

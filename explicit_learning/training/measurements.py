@@ -86,6 +86,9 @@ def rank_report(trainer: CheckpointingTrainer, *, initial: WeightDigests) -> Ran
         sft_loss_tokens=loss_tokens,
         sampled_tokens=tokens,
         completions=completions,
+        forwards=counters.forwards,
+        sampling_forwards=None if records is None else counters.sampling_forwards,
+        scored_tokens=counters.scored_tokens,
         trainable_parameters={
             name: TrainableParameter(shape=tuple(part.shape), dtype=str(part.dtype).removeprefix("torch."))
             for name, part in trainable_parameters(model).items()

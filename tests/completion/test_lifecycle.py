@@ -15,7 +15,7 @@ from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.hashing import sha256_file, snapshot
 from explicit_learning.files.typed_json import to_json
-from explicit_learning.rundir.completion_marker import Launches, Memory, ResumedLaunch, read_marker
+from explicit_learning.rundir.completion_marker import Compute, Launches, Memory, ResumedLaunch, read_marker
 from explicit_learning.rundir.events import read_events
 from explicit_learning.rundir.outcome import RankOutcome
 from explicit_learning.rundir.run_manifest import read_run_manifest, set_status
@@ -108,7 +108,9 @@ def test_an_rl_run_completes(rl: Run) -> None:
     assert to_json(marker.parameters) == {"trainable": 6, "tensors": tensors, "sha256": sha256_json(tensors)}
     assert marker.launches == Launches(count=1, resumed=(), measured=1)
     assert marker.memory == Memory(peak_bytes_by_rank=(1000, 1000), peak_reserved_bytes_by_rank=(None, None))
-    assert marker.compute.device_seconds == 3.0
+    assert marker.compute == Compute(
+        forwards=40, sampling_forwards=132, scored_tokens=480, device_seconds=3.0, runtime_seconds=1.5
+    )
     assert marker.metrics == {"step": 2, "loss": 0.25, "reward": None}
     assert marker.zero_gradient_steps == (2,)
     assert kinds(rl) == ["gates", "launch", "exit"]
@@ -163,6 +165,7 @@ def test_an_sft_run_completes_with_nulls_where_nothing_was_sampled(sft: Run) -> 
     }
     assert counts == expected
     assert (marker.accounting, marker.reward, marker.objective) == ((), None, None)
+    assert (marker.compute.forwards, marker.compute.sampling_forwards) == (40, None)
 
 
 def test_a_damaged_event_keeps_no_finished_run_from_its_marker(rl: Run) -> None:
@@ -387,7 +390,9 @@ def test_a_killed_run_resumes_and_counts_what_was_lost(rl: Run, tmp_path: Path) 
     rl.prepare()
     saved = rl.sample(range(1))
     rl.checkpoint(1, saved)
-    after_ranks(rl.launch_manifest(), [stopped(1, peak_memory_bytes=5000, device_seconds=2.0)] * 2)
+    after_ranks(
+        rl.launch_manifest(), [stopped(1, peak_memory_bytes=5000, device_seconds=seconds) for seconds in (2.0, 2.5)]
+    )
     assert rl.prepare() == Preparation(
         action="resume", checkpoint="checkpoint-1", run_manifest_sha256=rl.launch_manifest().run_manifest_sha256
     )
@@ -412,7 +417,10 @@ def test_a_killed_run_resumes_and_counts_what_was_lost(rl: Run, tmp_path: Path) 
     )
     assert marker.launches == Launches(count=3, resumed=resumed, measured=2)
     assert marker.memory.peak_bytes_by_rank == (5000, 5000)
-    assert marker.compute.device_seconds == 7.0
+    # Forwards and tokens came back from the checkpoint; times are those of two launches.
+    assert marker.compute == Compute(
+        forwards=40, sampling_forwards=132, scored_tokens=480, device_seconds=7.5, runtime_seconds=4.0
+    )
     straight = Run.of(tmp_path / "straight", plan_document())
     straight.prepare()
     straight.sample()
