@@ -47,6 +47,7 @@ def broken_completion_rules(
     faults = [
         *_steps(plan, reports),
         *_records(plan, reports),
+        *_forwards(plan, reports),
         *_parameters(reports),
         *_weights(reports, adapter_tensors_sha256),
         *_terms(plan, recounts, reports),
@@ -81,6 +82,15 @@ def _records(plan: Plan, reports: Sequence[RankReport]) -> Iterator[Fault]:
     for report in reports:
         if report.records != planned:
             yield _fault("records", f"{report.records} rows used (rank {report.rank})", f"{planned}, as planned")
+
+
+def _forwards(plan: Plan, reports: Sequence[RankReport]) -> Iterator[Fault]:
+    """Fewer forwards than backward passes mean that a library led past the count."""
+    passes = plan.optimisation.max_steps * Geometry.of(plan).accumulation
+    for report in reports:
+        if report.forwards < passes:
+            expected = f"at least {passes}, one for each backward pass"
+            yield _fault("forwards", f"{report.forwards} forwards on rank {report.rank}", expected)
 
 
 def _parameters(reports: Sequence[RankReport]) -> Iterator[Fault]:

@@ -84,6 +84,7 @@ def test_the_counters_count(rl: Run) -> None:
             {"final_adapter_tensors_sha256": "4" * 64},
             [("/final_adapter_tensors_sha256", f"digest {'4' * 64} on rank {rank}") for rank in range(RANKS)],
         ),
+        ({"forwards": 2}, [("/forwards", f"2 forwards on rank {rank}") for rank in range(RANKS)]),
         ({"loss_terms": {}}, [("/loss_terms", f"no loss term on rank {rank}") for rank in range(RANKS)]),
     ],
 )
