@@ -85,6 +85,7 @@ def scored(number: int) -> ScoredCompletion:
         generation=of.generation,
         token_count=of.token_count,
         group_id=f"group-{of.slot_id}",
+        base_id=f"base-{of.slot_id}",
         view_id=f"{of.slot_id}.full",
         relation="FULL",
         answer_type="number",
@@ -111,7 +112,7 @@ def opened(run: Path, frontiers: dict[Kind, Frontier] | None = None) -> Iterator
     at = frontiers or {}
     with (
         Ledger.open(run, BINDING, at.get("ledger")) as ledger,
-        Trace.open(run, BINDING, at.get("trace"), running_commit="d" * 40) as trace,
+        Trace.open(run, BINDING, at.get("trace"), arm="answer_grpo", running_commit="d" * 40) as trace,
     ):
         yield ledger, trace
 

@@ -38,6 +38,7 @@ class ScoredCompletion(SampledCompletion):
     """A sampled completion and its score; ``schemas/trace-row.schema.json`` describes every field."""
 
     group_id: str
+    base_id: str
     view_id: str
     relation: Literal["FULL", "CONTROL", "MISSING", "SUBSTITUTE"]
     answer_type: Literal["choice", "number", "boolean", "text"]
@@ -68,8 +69,9 @@ class LedgerEntry(SampledCompletion):
 @document("trace-row")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceRow(ScoredCompletion):
-    """A line of a trace: a scored completion, the run, the plan's hash, and the Git commit of the code that ran."""
+    """A line of a trace: a scored completion, the run, its arm and plan, and the Git commit of the code that ran."""
 
     run_id: str
+    arm: str
     running_commit: str
     frozen_config_sha256: str

@@ -38,26 +38,30 @@ def read_trace(run: Path, binding: Binding) -> Iterator[TraceRow]:
 class Trace:
     """One rank's open reward trace."""
 
-    def __init__(self, binding: Binding, running_commit: str, log: AppendLog[TraceRow]) -> None:
+    def __init__(self, binding: Binding, arm: str, running_commit: str, log: AppendLog[TraceRow]) -> None:
         self.binding = binding
+        self._arm = arm
         self._running_commit = running_commit
         self._log = log
 
     @classmethod
-    def open(cls, run: Path, binding: Binding, frontier: Frontier | None = None, *, running_commit: str) -> Trace:
+    def open(
+        cls, run: Path, binding: Binding, frontier: Frontier | None = None, *, arm: str, running_commit: str
+    ) -> Trace:
         """Open a rank's trace at a frontier; ``None`` is the beginning, and makes the file if there is none.
 
         Args:
             run: The run directory.
             binding: What the trace belongs to.
             frontier: The position of the checkpoint that is resumed.
-            running_commit: Git commit of the code that runs now, recorded in every row it writes.
+            arm: The run's arm, recorded in every row it writes.
+            running_commit: Git commit of the code that runs now, recorded there, too.
 
         Raises:
             Refusal: If the file belongs to something else, or what lies before the frontier is not what was written.
             OSError: If the file cannot be read or written.
         """
-        return cls(binding, running_commit, AppendLog.open(run, binding, "trace", TraceRow, frontier=frontier))
+        return cls(binding, arm, running_commit, AppendLog.open(run, binding, "trace", TraceRow, frontier=frontier))
 
     @property
     def set_aside(self) -> SetAside | None:
@@ -103,6 +107,7 @@ class Trace:
     def _row(self, completion: ScoredCompletion) -> TraceRow:
         return TraceRow(
             run_id=self.binding.run_id,
+            arm=self._arm,
             running_commit=self._running_commit,
             frozen_config_sha256=self.binding.frozen_config_sha256,
             **{name: getattr(completion, name) for name in SCORED},

@@ -19,20 +19,22 @@ if TYPE_CHECKING:
 
     from explicit_learning.completion.marker import FinishedRun
     from explicit_learning.plan.typed_plan import Plan
-    from explicit_learning.rundir.completion_marker import Counts
+    from explicit_learning.rundir.completion_marker import Compute, Counts
     from explicit_learning.rundir.launches import ImageIdentity, Launch, Machine
 
 __all__ = ["model_card"]
 
 LOCK_TAG_DIGITS = 12
+COMPUTED = ("forwards", "sampling_forwards", "scored_tokens")
 
 
-def model_card(finished: FinishedRun, counts: Counts) -> str:
-    """Return the card's text.
+def model_card(finished: FinishedRun, counts: Counts, compute: Compute) -> str:
+    """Return the card's text; it holds no times, so that equal runs have equal cards.
 
     Args:
         finished: The run.
         counts: The marker's counts.
+        compute: What the run computed.
     """
     plan, frozen, code = finished.plan, finished.run_manifest.frozen, finished.code
     arm, metrics = ARMS[plan.arm], last_values(finished.reports[0].log_history)
@@ -52,6 +54,7 @@ def model_card(finished: FinishedRun, counts: Counts) -> str:
         "code commit, running": _commit(code.commit, dirty=code.dirty),
         "files of that code": code.files_sha256,
     }
+    counted = to_json(counts) | {name: getattr(compute, name) for name in COMPUTED}
     method = "supervised fine-tuning" if arm.is_sft else f"reinforcement learning ({arm.trainer})"
     smoke = "\nThis is the adapter of a smoke run: it shows that the run works and is not a trained model.\n"
     unchanged = f"\nWarning: {UNCHANGED}.\n"
@@ -83,7 +86,7 @@ or in the image that was built from the same lock:
 
 ## Counts
 
-{_table(("what", "count"), {name: f"{value:,}" for name, value in to_json(counts).items() if value is not None})}
+{_table(("what", "count"), {name: _count(value) for name, value in counted.items() if value is not None})}
 
 ## Last logged metrics
 
@@ -168,6 +171,11 @@ def _docker(plan: Plan) -> str:
 def _table(head: tuple[str, str], rows: Mapping[str, str]) -> str:
     lines = [f"| {head[0]} | {head[1]} |", "| --- | --- |"]
     return "\n".join([*lines, *(f"| {name} | {value} |" for name, value in rows.items())])
+
+
+def _count(value: int | list[int]) -> str:
+    """Return a count, or the counts of all ranks."""
+    return ", ".join(f"{part:,}" for part in ([value] if isinstance(value, int) else value))
 
 
 def _is_number(value: Any) -> bool:  # noqa: ANN401 - any JSON value

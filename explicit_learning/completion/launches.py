@@ -102,6 +102,7 @@ def record_end(
             checkpoint=outcome.checkpoint,
             message=outcome.message,
             peak_memory_bytes=outcome.peak_memory_bytes,
+            peak_reserved_bytes=outcome.peak_reserved_bytes,
             device_seconds=outcome.device_seconds,
         )
         for rank, outcome in enumerate(outcomes)

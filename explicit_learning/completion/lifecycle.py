@@ -11,6 +11,7 @@ import hashlib
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from explicit_learning.completion.card import model_card
@@ -23,7 +24,7 @@ from explicit_learning.completion.launch_end import (
     unrecorded_fault,
 )
 from explicit_learning.completion.launches import record_end
-from explicit_learning.completion.marker import UNCHANGED, FinishedRun, build_marker, count_run
+from explicit_learning.completion.marker import UNCHANGED, FinishedRun, add_up_launches, build_marker, count_run
 from explicit_learning.completion.recount import recount_rank
 from explicit_learning.completion.rules import broken_completion_rules
 from explicit_learning.completion.smoke_proof import broken_smoke_rules
@@ -34,6 +35,7 @@ from explicit_learning.files.limits import noted_limits
 from explicit_learning.files.os_errors import write_fault
 from explicit_learning.files.progress import say
 from explicit_learning.gates.resume import change_faults, resume_changes
+from explicit_learning.inputs.frozen_rows import read_frozen_slots
 from explicit_learning.model_files.tensors import file_tensors_sha256
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
 from explicit_learning.rundir import layout
@@ -61,8 +63,8 @@ from explicit_learning.rundir.run_manifest import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
+    from explicit_learning.completion.recount import RankRecount
     from explicit_learning.errors import Fault
     from explicit_learning.plan.typed_plan import Plan
     from explicit_learning.rundir.launch_manifest import LaunchManifest
@@ -290,7 +292,7 @@ def _complete(manifest: LaunchManifest, outcomes: Sequence[RankOutcome]) -> None
         run=run,
         plan=plan,
         run_manifest=_unchanged_manifest(manifest),
-        recounts=[recount_rank(run, plan, rank) for rank in range(plan.hardware.world_size if plan.samples else 0)],
+        recounts=_recounts(manifest) if plan.samples else [],
         reports=_reports(outcomes),
         adapter_tensors_sha256=_adapter_tensors(run),
         launches=_launches(manifest),
@@ -301,16 +303,24 @@ def _complete(manifest: LaunchManifest, outcomes: Sequence[RankOutcome]) -> None
     if faults := faults + broken_smoke_rules(manifest):
         raise Refusal(faults)
     counts = count_run(finished)
-    write_text(run / layout.FINAL_ADAPTER / layout.MODEL_CARD, model_card(finished, counts))
+    totals = add_up_launches(finished)
+    write_text(run / layout.FINAL_ADAPTER / layout.MODEL_CARD, model_card(finished, counts, totals.compute))
     if finished.unchanged:
         say(f"warning: {run}: {UNCHANGED}")
-    sha256 = write_marker(run, build_marker(finished, counts))
+    sha256 = write_marker(run, build_marker(finished, counts, totals))
     amend_completed(
         run,
         optimizer_steps=counts.optimizer_steps,
         running_commit=finished.code.commit,
         marker_sha256=sha256,
     )
+
+
+def _recounts(manifest: LaunchManifest) -> list[RankRecount]:
+    """Return the recount of each rank of an RL run."""
+    run, plan = manifest.run, manifest.plan
+    base_ids = {slot.slot_id: slot.base_id for slot in read_frozen_slots(Path(manifest.paths.dataset), plan)}
+    return [recount_rank(run, plan, rank, base_ids=base_ids) for rank in range(plan.hardware.world_size)]
 
 
 def _unchanged_manifest(manifest: LaunchManifest) -> RunManifest:

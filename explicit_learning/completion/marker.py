@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
     from explicit_learning.completion.recount import RankRecount
     from explicit_learning.plan.typed_plan import Plan
-    from explicit_learning.rundir.launches import CodeIdentity, Launch
+    from explicit_learning.rundir.launches import CodeIdentity, Launch, RankEnd
     from explicit_learning.rundir.rank_report import RankReport
     from explicit_learning.rundir.run_manifest import RunManifest
 
-__all__ = ["UNCHANGED", "FinishedRun", "build_marker", "count_run", "last_values"]
+__all__ = ["UNCHANGED", "FinishedRun", "LaunchTotals", "add_up_launches", "build_marker", "count_run", "last_values"]
 
 UNCHANGED = "the final adapter equals the initial one: this run trained nothing"
 
@@ -73,19 +73,28 @@ class FinishedRun:
         return self.adapter_tensors_sha256 == self.reports[0].initial_adapter_tensors_sha256
 
 
-def build_marker(finished: FinishedRun, counts: Counts) -> CompletionMarker:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchTotals:
+    """What the launches of a run needed together; ``measured`` of them lived to report memory and time."""
+
+    measured: int
+    memory: Memory
+    compute: Compute
+
+
+def build_marker(finished: FinishedRun, counts: Counts, totals: LaunchTotals) -> CompletionMarker:
     """Return the marker of a run whose final adapter has its model card.
 
     Args:
         finished: The run.
         counts: What `count_run` counted.
+        totals: What `add_up_launches` added up.
 
     Raises:
         Refusal: If a checkpoint's mark or a resume audit cannot be read.
         OSError: If a file cannot be read.
     """
     run, plan, first = finished.run, finished.plan, finished.reports[0]
-    measured, memory, compute = _add_up_launches(finished.launches, finished.reports)
     machines = machines_of(finished.launches)
     return CompletionMarker(
         trained=plan.run_mode == "main",
@@ -103,20 +112,18 @@ def build_marker(finished: FinishedRun, counts: Counts) -> CompletionMarker:
             tensors_sha256=finished.adapter_tensors_sha256,
             unchanged=finished.unchanged,
         ),
-        parameters=Parameters(
-            trainable=first.trainable_parameters, names_sha256=first.trainable_parameter_names_sha256
-        ),
+        parameters=Parameters.of(first.trainable_parameters),
         reward=to_json(plan.reward),
         objective=to_json(plan.objective),
         loss_terms=first.loss_terms,
         unchanged_adapter_steps=first.unchanged_adapter_steps,
         zero_gradient_steps=first.zero_gradient_steps,
-        launches=launch_entries(finished.launches, steps=counts.optimizer_steps, measured=measured),
+        launches=launch_entries(finished.launches, steps=counts.optimizer_steps, measured=totals.measured),
         machines=machines,
         differences=differences(machines),
         resume_probe=resume_probe(run),
-        memory=memory,
-        compute=compute,
+        memory=totals.memory,
+        compute=totals.compute,
         metrics=last_values(first.log_history),
         log_history=first.log_history,
     )
@@ -130,13 +137,15 @@ def count_run(finished: FinishedRun) -> Counts:
     """
     budget, first, recounts = finished.plan.budget, finished.reports[0], finished.recounts
     lost = discarded(finished.run)
-    sampled: dict[str, int] = {
+    sampled: dict[str, Any] = {
         "sampled_tokens": sum(recount.tokens for recount in recounts),
         "completions": sum(recount.rows for recount in recounts),
         "unique_prompt_groups": len({group for recount in recounts for group in recount.groups}),
         "zero_variance_groups": sum(recount.zero_variance_groups for recount in recounts),
         "malformed": sum(recount.malformed for recount in recounts),
+        "malformed_by_rank": tuple(recount.malformed for recount in recounts),
         "truncated": sum(recount.truncated for recount in recounts),
+        "truncated_by_rank": tuple(recount.truncated for recount in recounts),
         "discarded_completions": lost.completions,
         "discarded_tokens": lost.tokens,
     }
@@ -193,25 +202,34 @@ def _checkpoint(run: Path, name: str) -> CheckpointEntry:
     )
 
 
-def _add_up_launches(launches: Sequence[Launch], reports: Sequence[RankReport]) -> tuple[int, Memory, Compute]:
-    """Add up what earlier launches and the one that has just ended measured; return how many launches these are.
-
-    Args:
-        launches: The run's launches; the end records of earlier ones hold their measurements.
-        reports: What each rank measured in the launch that has just ended.
-    """
-    measured = [
+def add_up_launches(finished: FinishedRun) -> LaunchTotals:
+    """Add up what earlier launches measured, which is in their end records, and the one that has just ended."""
+    reports = finished.reports
+    measured: list[Sequence[RankEnd | RankReport]] = [
         launch.end.ranks
-        for launch in launches
+        for launch in finished.launches
         if launch.end
         and len(launch.end.ranks) == len(reports)
         and all(rank.peak_memory_bytes for rank in launch.end.ranks)
     ]
-    peaks = [[rank.peak_memory_bytes or 0 for rank in ranks] for ranks in measured]
-    peaks.append([report.peak_memory_bytes for report in reports])
-    seconds = sum(rank.device_seconds or 0.0 for ranks in measured for rank in ranks)
-    return (
-        len(peaks),
-        Memory(peak_bytes_by_rank=tuple(map(max, zip(*peaks, strict=True)))),
-        Compute(device_seconds=seconds + sum(report.device_seconds for report in reports)),
+    measured.append(reports)
+    by_rank = list(zip(*measured, strict=True))
+    seconds = [[part.device_seconds or 0.0 for part in ranks] for ranks in measured]
+    return LaunchTotals(
+        measured=len(measured),
+        memory=Memory(
+            peak_bytes_by_rank=tuple(max(part.peak_memory_bytes or 0 for part in rank) for rank in by_rank),
+            peak_reserved_bytes_by_rank=tuple(
+                max(filter(None, (part.peak_reserved_bytes for part in rank)), default=None) for rank in by_rank
+            ),
+        ),
+        compute=Compute(
+            forwards=sum(report.forwards for report in reports),
+            sampling_forwards=sum(report.sampling_forwards or 0 for report in reports)
+            if finished.plan.samples
+            else None,
+            scored_tokens=sum(report.scored_tokens for report in reports),
+            device_seconds=sum(map(sum, seconds)),
+            runtime_seconds=sum(map(max, seconds)),
+        ),
     )

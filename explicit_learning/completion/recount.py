@@ -19,6 +19,7 @@ from explicit_learning.accounting.trace import read_trace
 from explicit_learning.errors import Context, ExitCode, found_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from explicit_learning.accounting.rows import LedgerEntry, TraceRow
@@ -68,7 +69,8 @@ class RankRecount:
 class _Counter:
     """The running numbers of `recount_rank`."""
 
-    def __init__(self) -> None:
+    def __init__(self, arm: str, base_ids: Mapping[str, str]) -> None:
+        self.arm, self.base_ids = arm, base_ids
         self.rows = self.trace_rows = self.tokens = self.trace_tokens = self.malformed = self.truncated = 0
         self.seen = Seen()
         self.rewards: dict[tuple[str, int], set[float]] = {}
@@ -94,24 +96,30 @@ class _Counter:
         if row.token_count != len(row.completion_token_ids):
             found = f"{len(row.completion_token_ids)} token ids"
             self.fault("ids", where, found, f"{row.token_count}, its token count")
+        if row.arm != self.arm:
+            self.fault("arm", where, f"arm {found_text(row.arm)}", f"{found_text(self.arm)}, as in the plan")
+        if row.base_id != (base_id := self.base_ids.get(row.slot_id)):
+            expected = f"{found_text(base_id)}, as in the slot" if base_id else "a slot of the dataset"
+            self.fault("base_id", where, f"base item {found_text(row.base_id)} of slot {row.slot_id}", expected)
 
     def fault(self, kind: str, where: str, found: str, expected: str) -> None:
         self.faults.setdefault(kind, CONTEXT.fault(file=where, found=found, expected=expected))
 
 
-def recount_rank(run: Path, plan: Plan, rank: int) -> RankRecount:
+def recount_rank(run: Path, plan: Plan, rank: int, *, base_ids: Mapping[str, str]) -> RankRecount:
     """Count one rank's ledger and trace.
 
     Args:
         run: The run directory.
         plan: The plan: both files must be bound to it.
         rank: The rank.
+        base_ids: Each slot's base item, by slot id: every row of the trace must name it.
 
     Raises:
         Refusal: If a file is missing, is bound to something else, or has a line that breaks its schema.
         OSError: If a file cannot be read.
     """
-    binding, counter = Binding.of(plan, rank), _Counter()
+    binding, counter = Binding.of(plan, rank), _Counter(plan.arm, base_ids)
     ledger, trace = log_file("ledger", rank), log_file("trace", rank)
     for number, (entry, scored) in enumerate(zip_longest(read_ledger(run, binding), read_trace(run, binding)), start=2):
         if entry is not None:

@@ -47,6 +47,8 @@ def broken_completion_rules(
     faults = [
         *_steps(plan, reports),
         *_records(plan, reports),
+        *_forwards(plan, reports),
+        *_parameters(reports),
         *_weights(reports, adapter_tensors_sha256),
         *_terms(plan, recounts, reports),
     ]
@@ -80,6 +82,25 @@ def _records(plan: Plan, reports: Sequence[RankReport]) -> Iterator[Fault]:
     for report in reports:
         if report.records != planned:
             yield _fault("records", f"{report.records} rows used (rank {report.rank})", f"{planned}, as planned")
+
+
+def _forwards(plan: Plan, reports: Sequence[RankReport]) -> Iterator[Fault]:
+    """Fewer forwards than backward passes mean that a library led past the count."""
+    passes = plan.optimisation.max_steps * Geometry.of(plan).accumulation
+    for report in reports:
+        if report.forwards < passes:
+            expected = f"at least {passes}, one for each backward pass"
+            yield _fault("forwards", f"{report.forwards} forwards on rank {report.rank}", expected)
+
+
+def _parameters(reports: Sequence[RankReport]) -> Iterator[Fault]:
+    """All ranks must train the same tensors."""
+    first = reports[0].trainable_parameters
+    for report in reports[1:]:
+        own = report.trainable_parameters
+        if other := sorted(name for name in first.keys() | own.keys() if first.get(name) != own.get(name)):
+            found = f"{len(other)} other parameters on rank {report.rank}, such as {other[0]}"
+            yield _fault("trainable_parameters", found, "the names, shapes and types of rank 0")
 
 
 def _weights(reports: Sequence[RankReport], adapter_tensors_sha256: str) -> Iterator[Fault]:

@@ -6,15 +6,17 @@ measured by the ranks; what does not apply to an arm is null, and nothing is a c
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.accounting.frontier import RankFrontiers
+from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.hashing import sha256_file
-from explicit_learning.files.typed_json import RESTORE, document, read_document, write_document
+from explicit_learning.files.typed_json import RESTORE, document, read_document, to_json, write_document
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.launches import Change, Machine
-from explicit_learning.rundir.rank_report import LossTerm
+from explicit_learning.rundir.rank_report import LossTerm, TrainableParameter
 from explicit_learning.rundir.run_manifest import PlanIdentities
 
 if TYPE_CHECKING:
@@ -73,7 +75,9 @@ class Counts:
     unique_prompt_groups: int | None
     zero_variance_groups: int | None
     malformed: int | None
+    malformed_by_rank: tuple[int, ...] | None
     truncated: int | None
+    truncated_by_rank: tuple[int, ...] | None
     discarded_completions: int | None
     discarded_tokens: int | None
 
@@ -105,10 +109,23 @@ class FinalAdapter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """How many parameters were trained, and the hash of their names."""
+    """What was trained.
+
+    Attributes:
+        trainable: Number of trainable parameters: the entries of all tensors.
+        tensors: Each tensor's shape and type, by its name in the wrapped model.
+        sha256: ``sha256_json(tensors)``.
+    """
 
     trainable: int
-    names_sha256: str
+    tensors: dict[str, TrainableParameter]
+    sha256: str
+
+    @classmethod
+    def of(cls, tensors: dict[str, TrainableParameter]) -> Parameters:
+        """Return the count and the hash of the tensors beside them."""
+        entries = sum(math.prod(tensor.shape) for tensor in tensors.values())
+        return cls(trainable=entries, tensors=tensors, sha256=sha256_json(to_json(tensors)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,16 +191,37 @@ class ResumeProbe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Highest memory of each rank over the measured launches."""
+    """Highest memory of each rank over the measured launches.
+
+    Attributes:
+        peak_bytes_by_rank: Allocated on the GPU, or resident on a CPU.
+        peak_reserved_bytes_by_rank: Reserved by torch on the GPU; ``None`` on a CPU, where it reserves none.
+    """
 
     peak_bytes_by_rank: tuple[int, ...]
+    peak_reserved_bytes_by_rank: tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compute:
-    """Time in training, summed over ranks and measured launches."""
+    """What was computed, over all ranks.
 
+    Forwards and tokens travel in checkpoints: they are those of the planned steps, each counted once, as in a run that
+    was not interrupted. Times are what was done in the measured launches, steps done again included.
+
+    Attributes:
+        forwards: Forwards that score whole sequences: for the loss, the reference, and an objective's own terms.
+        sampling_forwards: Forwards while sampling; ``None`` in SFT arms.
+        scored_tokens: Tokens whose log-probabilities were computed.
+        device_seconds: Time in training, summed over ranks and launches.
+        runtime_seconds: Time in training by the clock, summed over launches.
+    """
+
+    forwards: int
+    sampling_forwards: int | None
+    scored_tokens: int
     device_seconds: float
+    runtime_seconds: float
 
 
 @document("completion-marker")

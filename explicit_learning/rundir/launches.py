@@ -173,6 +173,7 @@ class RankEnd:
     checkpoint: str | None
     message: str | None
     peak_memory_bytes: int | None
+    peak_reserved_bytes: int | None
     device_seconds: float | None
 
 

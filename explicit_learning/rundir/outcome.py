@@ -44,6 +44,8 @@ class RankOutcome:
         faults: The same for programs, where the rank itself can explain it: what was found, and what to do.
         exit_code: The code where the status's own does not fit (a refusal on a rank, for example).
         peak_memory_bytes: Highest memory of this rank in this launch; ``None`` where it was not measured.
+        peak_reserved_bytes: Highest GPU memory that torch had reserved for this rank in this launch; ``None`` on a CPU,
+            and where it was not measured.
         device_seconds: Time from this launch's first step to its last; ``None`` where it was not measured.
         report: What a rank that completed the run measured; ``None`` in any other case.
     """
@@ -54,6 +56,7 @@ class RankOutcome:
     message: str | None = None
     exit_code: int | None = None
     peak_memory_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
     device_seconds: float | None = None
     report: RankReport | None = None
     faults: tuple[Fault, ...] = ()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["LossTerm", "RankReport"]
+__all__ = ["LossTerm", "RankReport", "TrainableParameter"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,19 @@ class LossTerm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrainableParameter:
+    """The form of a parameter that is trained.
+
+    Attributes:
+        shape: Its shape.
+        dtype: Its type, as torch names it (``float32``).
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankReport:
     """One rank's measurements of a run that reached its last step; a part of its `RankOutcome`.
 
@@ -44,8 +57,10 @@ class RankReport:
         sft_loss_tokens: Tokens with a loss; ``None`` in RL arms.
         sampled_tokens: All-reduced sum of ``ledger.frontier().tokens``; ``None`` in SFT arms.
         completions: All-reduced sum of ``ledger.frontier().rows``; ``None`` in SFT arms.
-        trainable_parameters: Number of trainable parameters.
-        trainable_parameter_names_sha256: ``sha256_json(sorted(names))``.
+        forwards: Forwards of this rank that score whole sequences (loss, reference, an objective's own).
+        sampling_forwards: Forwards of this rank while sampling; ``None`` in SFT arms.
+        scored_tokens: Tokens whose log-probabilities this rank computed.
+        trainable_parameters: Every trainable parameter of this rank's model, by its name in the wrapped model.
         initial_adapter_tensors_sha256: Tensor digest (`explicit_learning.model_files.tensors`) of the adapter before
             the run's first step (kept over resumes), under the names and dtypes in which the adapter is saved.
         final_adapter_tensors_sha256: The same after the last step, from the live tensors: the launcher compares it
@@ -53,6 +68,8 @@ class RankReport:
         base_weights_before_sha256: Tensor digest of the base model's weights before this launch's first step.
         base_weights_after_sha256: The same after its last step.
         peak_memory_bytes: Highest memory of this rank in this launch: allocated on the GPU, resident on a CPU.
+        peak_reserved_bytes: Highest GPU memory that torch had reserved for this rank in this launch, its cache
+            included; ``None`` on a CPU, where it reserves none.
         device_seconds: Time from this launch's first step to its last.
         unchanged_adapter_steps: Steps (from 1) with a non-zero learning rate that left the adapter unchanged.
         zero_gradient_steps: Steps (from 1) whose gradient norm was exactly 0.
@@ -68,13 +85,16 @@ class RankReport:
     sft_loss_tokens: int | None
     sampled_tokens: int | None
     completions: int | None
-    trainable_parameters: int
-    trainable_parameter_names_sha256: str
+    forwards: int
+    sampling_forwards: int | None
+    scored_tokens: int
+    trainable_parameters: dict[str, TrainableParameter]
     initial_adapter_tensors_sha256: str
     final_adapter_tensors_sha256: str
     base_weights_before_sha256: str
     base_weights_after_sha256: str
     peak_memory_bytes: int
+    peak_reserved_bytes: int | None
     device_seconds: float
     unchanged_adapter_steps: tuple[int, ...]
     zero_gradient_steps: tuple[int, ...]

@@ -27,6 +27,9 @@ class Counters:
     Attributes:
         records: This rank's rows that were used: SFT rows, or slot visits.
         loss_tokens: This rank's tokens with a loss, of SFT arms.
+        forwards: Forwards of this rank that score whole sequences.
+        sampling_forwards: Forwards of this rank while sampling: one for each position of a batch's longest completion.
+        scored_tokens: Tokens whose log-probabilities this rank computed, padding excluded.
         unchanged_adapter_steps: Steps (from 1) with a learning rate that left the adapter as it was.
         zero_gradient_steps: Steps (from 1) whose gradient norm was exactly 0.
         malformed: Completions that broke the answer contract, truncated ones included, over all ranks.
@@ -38,6 +41,9 @@ class Counters:
 
     records: int = 0
     loss_tokens: int = 0
+    forwards: int = 0
+    sampling_forwards: int = 0
+    scored_tokens: int = 0
     unchanged_adapter_steps: list[int] = field(default_factory=list)
     zero_gradient_steps: list[int] = field(default_factory=list)
     malformed: int = 0

@@ -22,6 +22,7 @@ from explicit_learning.launch.outcomes import NonFiniteLossError
 from explicit_learning.rewards import check_columns, score
 from explicit_learning.training.collectives import gather, sum_over_ranks
 from explicit_learning.training.constraint import AllowedMass, Sampled, generate_constrained, uniforms
+from explicit_learning.training.forwards import sampling
 from explicit_learning.training.objectives.loss_term_check import check_term, declare_terms
 from explicit_learning.training.prompt_limit import refuse_long_prompt
 from explicit_learning.training.records import Completion
@@ -150,7 +151,7 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
         was_training = model.training
         model.eval()
         try:
-            with self._without_checkpointing(model):
+            with self._without_checkpointing(model), sampling(self.loop):
                 ids, mass = generate_constrained(
                     model,
                     self._model_inputs(prompt_ids, multimodal_fields),
@@ -210,8 +211,13 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
         check_term(self.loop.counters, "policy", loss, [self._policy_log_probs])
         return loss
 
-    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
-        scored = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+    def _get_per_token_logps_and_entropies(
+        self, model: Any, input_ids: Any, attention_mask: torch.Tensor, logits_to_keep: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        scored = super()._get_per_token_logps_and_entropies(
+            model, input_ids, attention_mask, logits_to_keep, *args, **kwargs
+        )
+        self.loop.counters.scored_tokens += int(attention_mask[:, -logits_to_keep:].sum())
         if scored[0].requires_grad:
             self._policy_log_probs = scored[0]
         return scored

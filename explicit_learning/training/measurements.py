@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from explicit_learning.files.canonical import sha256_json
-from explicit_learning.rundir.rank_report import RankReport
+from explicit_learning.rundir.rank_report import RankReport, TrainableParameter
 from explicit_learning.training.collectives import sum_over_ranks
 from explicit_learning.training.metrics import logged_rows
 from explicit_learning.training.objectives.loss_term_check import checked_terms
-from explicit_learning.training.policy import ADAPTER, base_tensors, trainable_names
+from explicit_learning.training.policy import ADAPTER, base_tensors, trainable_parameters
 from explicit_learning.training.state.adapters import adapter_tensors
 from explicit_learning.training.state.digests import live_tensors_sha256
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.training.state.checkpointing import CheckpointingTrainer
 
-__all__ = ["WeightDigests", "peak_memory_bytes", "rank_report"]
+__all__ = ["WeightDigests", "peak_memory_bytes", "peak_reserved_bytes", "rank_report"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +49,11 @@ def peak_memory_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def peak_reserved_bytes(device: torch.device) -> int | None:
+    """Return the most GPU memory that torch has reserved for this process so far; on a CPU it reserves none."""
+    return int(torch.cuda.max_memory_reserved(device)) if device.type == "cuda" else None
 
 
 def rank_report(trainer: CheckpointingTrainer, *, initial: WeightDigests) -> RankReport:
@@ -82,13 +86,19 @@ def rank_report(trainer: CheckpointingTrainer, *, initial: WeightDigests) -> Ran
         sft_loss_tokens=loss_tokens,
         sampled_tokens=tokens,
         completions=completions,
-        trainable_parameters=sum(part.numel() for part in model.parameters() if part.requires_grad),
-        trainable_parameter_names_sha256=sha256_json(trainable_names(model)),
+        forwards=counters.forwards,
+        sampling_forwards=None if records is None else counters.sampling_forwards,
+        scored_tokens=counters.scored_tokens,
+        trainable_parameters={
+            name: TrainableParameter(shape=tuple(part.shape), dtype=str(part.dtype).removeprefix("torch."))
+            for name, part in trainable_parameters(model).items()
+        },
         initial_adapter_tensors_sha256=initial.adapter,
         final_adapter_tensors_sha256=final.adapter,
         base_weights_before_sha256=initial.base,
         base_weights_after_sha256=final.base,
         peak_memory_bytes=peak_memory_bytes(device),
+        peak_reserved_bytes=peak_reserved_bytes(device),
         device_seconds=loop.seconds,
         unchanged_adapter_steps=tuple(counters.unchanged_adapter_steps),
         zero_gradient_steps=tuple(counters.zero_gradient_steps),

@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from peft import PeftModel
+    from torch.nn import Parameter
     from transformers import PreTrainedModel, ProcessorMixin
 
     from explicit_learning.plan.typed_plan import Model, Plan
 
-__all__ = ["ADAPTER", "Policy", "base_tensors", "build_policy", "load_base", "load_processor", "trainable_names"]
+__all__ = ["ADAPTER", "Policy", "base_tensors", "build_policy", "load_base", "load_processor", "trainable_parameters"]
 
 CONTEXT = Context(gate="model")
 ADAPTER = "default"
@@ -99,14 +100,14 @@ def build_policy(plan: Plan, *, model: Path, initial_adapter: Path | None) -> Po
     return Policy(model=wrapped, processor=load_processor(model), targets=targets)
 
 
-def trainable_names(model: PeftModel) -> list[str]:
-    """Return the sorted names of the parameters that have a gradient."""
-    return sorted(name for name, parameter in model.named_parameters() if parameter.requires_grad)
+def trainable_parameters(model: PeftModel) -> dict[str, Parameter]:
+    """Return the parameters that have a gradient, by their names in the wrapped model."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 def _check_trainable(model: PeftModel, targets: tuple[str, ...]) -> None:
     planned = {f"{POLICY_PREFIX}{name}.lora_{matrix}.{ADAPTER}.weight" for name in targets for matrix in ("A", "B")}
-    found = set(trainable_names(model))
+    found = trainable_parameters(model).keys()
     if found != planned:
         missing, unexpected = sorted(planned - found), sorted(found - planned)
         raise CONTEXT.refusal(

@@ -76,6 +76,7 @@ class Records:
             manifest.run,
             binding,
             frontiers.trace if frontiers else None,
+            arm=manifest.plan.arm,
             running_commit=manifest.running_commit,
         )
         for aside in (ledger.set_aside, trace.set_aside):
@@ -127,6 +128,7 @@ def _scored(completion: Completion, optimizer_step: int) -> ScoredCompletion:
         generation=prompt.rollout.generation,
         token_count=len(completion.ids),
         group_id=prompt.group_id,
+        base_id=prompt.base_id,
         view_id=prompt.view.view_id,
         relation=prompt.view.role.value,
         answer_type=prompt.answer_type.value,

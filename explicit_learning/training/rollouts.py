@@ -34,6 +34,7 @@ class SlotPrompt:
     Attributes:
         rollout: Which completion of the run it is for.
         group_id: The slot's group.
+        base_id: The slot's base item.
         view: The view that is shown.
         question: The question.
         choices: The question's choices.
@@ -43,6 +44,7 @@ class SlotPrompt:
 
     rollout: Rollout
     group_id: str
+    base_id: str
     view: View
     question: str
     choices: tuple[Choice, ...]
@@ -88,6 +90,7 @@ class RolloutRows(Dataset[dict[str, Any]]):
         slot_prompt = SlotPrompt(
             rollout=rollout,
             group_id=slot.group_id,
+            base_id=slot.base_id,
             view=view,
             question=slot.question,
             choices=slot.choices,

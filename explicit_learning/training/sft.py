@@ -64,9 +64,11 @@ class OnePassSFTTrainer(CheckpointingTrainer, SFTTrainer):
         super().__init__(train_dataset=rows, **kwargs)
         declare_terms(self.loop.counters, ARMS[self.loop.context.manifest.plan.arm])
 
-    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Run the library's step, and count its term."""
-        loss = super().training_step(*args, **kwargs)
+    def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Run the library's step, and count its term and its tokens."""
+        scored = int((inputs["labels"] != IGNORED).sum())
+        loss = super().training_step(model, inputs, *args, **kwargs)
+        self.loop.counters.scored_tokens += scored
         count_pass(self.loop.counters, "cross_entropy", loss)
         return loss
 

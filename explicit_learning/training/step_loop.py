@@ -49,6 +49,7 @@ class LoopState:
         metrics: The metrics file, on rank 0.
         checkpoint: Name of the newest complete checkpoint.
         loss: The last backward pass's loss, on this rank.
+        sampling: Whether completions are being sampled.
         losses_finite: Whether all losses of the step in progress were finite, on this rank.
         gradient_norm: The last step's gradient norm, before clipping.
         status: How the run ended, once it has.
@@ -63,6 +64,7 @@ class LoopState:
     metrics: MetricsFile | None = None
     checkpoint: str | None = None
     loss: float = math.nan
+    sampling: bool = False
     losses_finite: bool = True
     gradient_norm: float = math.nan
     status: Status = "completed"

@@ -11,10 +11,8 @@ from transformers import PrinterCallback
 from explicit_learning.arms import ARMS
 from explicit_learning.data.images import ImageStore
 from explicit_learning.data.prompt import load_system_prompt
-from explicit_learning.data.reading import read_sft_rows, read_slot_rows
-from explicit_learning.data.slots import slot_manifest_sha256
 from explicit_learning.errors import Context
-from explicit_learning.files.hashing import sha256_file
+from explicit_learning.inputs.frozen_rows import read_frozen_sft_rows, read_frozen_slots
 from explicit_learning.inputs.sft_pass import sft_order, sft_prefix
 from explicit_learning.plan.geometry import Geometry
 from explicit_learning.training.arguments import grpo_arguments, sft_arguments
@@ -28,7 +26,6 @@ from explicit_learning.training.tokens import loss_token_counts
 
 if TYPE_CHECKING:
     from explicit_learning.launch.rank import RankContext
-    from explicit_learning.rundir.launch_manifest import LaunchManifest
     from explicit_learning.training.policy import Policy
     from explicit_learning.training.records import Records
     from explicit_learning.training.state.checkpointing import CheckpointingTrainer
@@ -65,26 +62,13 @@ def build_trainer(
     return trainer
 
 
-def _require_identity(manifest: LaunchManifest, pointer: str, *, found: str, expected: str) -> None:
-    """Compare a rank's rows with those that were frozen: each rank reads them from its own node."""
-    if found != expected:
-        raise CONTEXT.refusal(
-            file=manifest.paths.dataset,
-            pointer=pointer,
-            found=found,
-            expected=expected,
-            fix="restore the rows that the plan was frozen with, or freeze the draft again with these",
-        )
-
-
 def _sft_trainer(
     context: RankContext, policy: Policy, loop: LoopState, records: Records | None
 ) -> CheckpointingTrainer:
     manifest = context.manifest
     plan, system = manifest.plan, load_system_prompt(Path(manifest.paths.prompt))
-    file = Path(manifest.paths.dataset)
-    _require_identity(manifest, "/data/dataset/sha256", found=sha256_file(file), expected=plan.data.dataset.sha256)
-    rows = sft_order(read_sft_rows(file), arm=plan.arm, data_seed=plan.data_seed)
+    frozen = read_frozen_sft_rows(Path(manifest.paths.dataset), plan)
+    rows = sft_order(frozen, arm=plan.arm, data_seed=plan.data_seed)
     counted = sft_prefix(
         loss_token_counts(policy.processor, rows, system),
         rows_per_step=Geometry.of(plan).rows_per_cycle,
@@ -118,9 +102,7 @@ def _grpo_trainer(
     manifest = context.manifest
     plan, system = manifest.plan, load_system_prompt(Path(manifest.paths.prompt))
     images = ImageStore(Path(manifest.paths.asset_root))
-    slots = read_slot_rows(Path(manifest.paths.dataset))
-    identity, frozen = slot_manifest_sha256(slots), str(plan.data.slot_manifest_sha256)
-    _require_identity(manifest, "/data/slot_manifest_sha256", found=identity, expected=frozen)
+    slots = read_frozen_slots(Path(manifest.paths.dataset), plan)
     if plan.reward is None:
         raise ValueError(f"the arm {plan.arm} has no reward")
     schedule = Schedule(

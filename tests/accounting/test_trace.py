@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from explicit_learning.accounting.binding import Binding
 
 FILE = "accounting/rank-0/trace.jsonl"
+ARM = "answer_grpo"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 ROW = ScoredCompletion(
     slot_id="s1",
@@ -28,6 +29,7 @@ ROW = ScoredCompletion(
     generation=0,
     token_count=3,
     group_id="g1",
+    base_id="b1",
     view_id="full",
     relation="FULL",
     answer_type="choice",
@@ -49,7 +51,7 @@ ROW = ScoredCompletion(
 
 
 def test_rows_fit_the_schema_and_name_every_field(tmp_path: Path, binding: Binding) -> None:
-    with Trace.open(tmp_path, binding, running_commit=COMMIT) as trace:
+    with Trace.open(tmp_path, binding, arm=ARM, running_commit=COMMIT) as trace:
         trace.append([ROW])
         frontier = trace.frontier()
     header, row = (json.loads(line) for line in (tmp_path / FILE).read_text().splitlines())
@@ -57,33 +59,39 @@ def test_rows_fit_the_schema_and_name_every_field(tmp_path: Path, binding: Bindi
     assert validate(row, "trace-row", gate="test", file=FILE) == []
     assert set(row) == set(load_schema("trace-row")["properties"])
     assert (row["running_commit"], row["frozen_config_sha256"]) == (COMMIT, "a" * 64)
+    assert (row["arm"], row["base_id"]) == (ARM, "b1")
     assert row["completion_token_ids"] == [5, 6, 2]
     assert (frontier.rows, frontier.tokens, frontier.file) == (1, 3, FILE)
 
 
 def test_a_count_that_is_not_the_number_of_ids_is_refused(tmp_path: Path, binding: Binding) -> None:
-    with Trace.open(tmp_path, binding, running_commit=COMMIT) as trace:
+    with Trace.open(tmp_path, binding, arm=ARM, running_commit=COMMIT) as trace:
         with pytest.raises(Refusal, match="3 token ids of s1/0/0"):
             trace.append([dataclasses.replace(ROW, generation=1), dataclasses.replace(ROW, token_count=4)])
         assert trace.rows == 0
 
 
 def test_rows_beyond_the_frontier_are_set_aside(tmp_path: Path, binding: Binding) -> None:
-    with Trace.open(tmp_path, binding, running_commit=COMMIT) as trace:
+    with Trace.open(tmp_path, binding, arm=ARM, running_commit=COMMIT) as trace:
         trace.append([ROW])
         frontier = trace.frontier()
         trace.append([dataclasses.replace(ROW, generation=1)])
-    with Trace.open(tmp_path, binding, frontier, running_commit=COMMIT) as trace:
+    with Trace.open(tmp_path, binding, frontier, arm=ARM, running_commit=COMMIT) as trace:
         assert trace.set_aside is not None
         assert (trace.set_aside.rows, trace.set_aside.tokens) == (1, 3)
         assert trace.frontier() == frontier
 
 
 def test_a_written_row_is_read_back_typed(tmp_path: Path, binding: Binding) -> None:
-    with Trace.open(tmp_path, binding, running_commit=COMMIT) as trace:
+    with Trace.open(tmp_path, binding, arm=ARM, running_commit=COMMIT) as trace:
         trace.append([ROW])
     (row,) = read_trace(tmp_path, binding)
-    identity = {"run_id": binding.run_id, "running_commit": COMMIT, "frozen_config_sha256": "a" * 64}
+    identity = {
+        "run_id": binding.run_id,
+        "arm": ARM,
+        "running_commit": COMMIT,
+        "frozen_config_sha256": "a" * 64,
+    }
     given = {field.name: getattr(ROW, field.name) for field in dataclasses.fields(ROW)}
     assert row == TraceRow(**given, **identity)
 
@@ -102,7 +110,7 @@ def test_a_written_row_is_read_back_typed(tmp_path: Path, binding: Binding) -> N
 def test_a_row_that_breaks_its_schema_is_not_written(
     tmp_path: Path, binding: Binding, changes: dict[str, Any], pointer: str
 ) -> None:
-    with Trace.open(tmp_path, binding, running_commit=COMMIT) as trace:
+    with Trace.open(tmp_path, binding, arm=ARM, running_commit=COMMIT) as trace:
         with pytest.raises(Refusal) as refusal:
             trace.append([ROW, dataclasses.replace(ROW, generation=1, **changes)])
         assert [fault.pointer for fault in refusal.value.faults] == [pointer]
@@ -117,6 +125,8 @@ def test_a_row_that_breaks_its_schema_is_not_written(
         (('"terminated":true,', ""), 2, "/terminated"),
         (('"visit":0', '"visit":0.5'), 2, "/visit"),
         (('"view_id"', '"view"'), 2, "/view"),
+        (('"base_id":"b1",', ""), 2, "/base_id"),
+        (('"arm":"answer_grpo"', '"arm":"GRPO"'), 2, "/arm"),
         (('"kind":"trace"', '"kind":"ledger"'), 1, "/kind"),
         (('"world_size":2', '"world_size":"2"'), 1, "/world_size"),
         (('"run_id":"digits-answer_grpo-0"', '"run_id":"other"'), 1, "/run_id"),
@@ -125,7 +135,7 @@ def test_a_row_that_breaks_its_schema_is_not_written(
 def test_a_changed_file_is_refused_when_it_is_read(
     tmp_path: Path, binding: Binding, change: tuple[str, str], line: int, pointer: str
 ) -> None:
-    with Trace.open(tmp_path, binding, running_commit=COMMIT) as trace:
+    with Trace.open(tmp_path, binding, arm=ARM, running_commit=COMMIT) as trace:
         trace.append([ROW])
     text = (tmp_path / FILE).read_text()
     assert change[0] in text

@@ -44,11 +44,14 @@ def test_front_matter(rl: Run) -> None:
 def test_identities_counts_and_command(rl: Run) -> None:
     text = card(rl)
     manifest = read_run_manifest(rl.folder)
-    for digest in ("1", "2", "4", "5", "6", "7", "8"):
+    for digest in ("1", "2", "4", "6", "7", "8"):
         assert f"| `{digest * 64}` |" in text
-    for value in (rl.plan.frozen_config_sha256, manifest.run_manifest_sha256, COMMIT, rl.plan.code_commit):
+    slots = rl.plan.data.slot_manifest_sha256
+    for value in (rl.plan.frozen_config_sha256, slots, manifest.run_manifest_sha256, COMMIT, rl.plan.code_commit):
         assert f"`{value}`" in text
     assert "| sampled_tokens | 132 |" in text
+    assert "| forwards | 40 |\n| sampling_forwards | 132 |\n| scored_tokens | 480 |" in text
+    assert "seconds" not in text
     assert "| loss | 0.25 |" in text
     assert "sft_loss_tokens" not in text
     assert "smoke" not in text

@@ -87,7 +87,10 @@ def test_a_complete_run_has_no_faults(rl: Run) -> None:
 
 def test_the_end_record_holds_what_each_rank_needed(rl: Run) -> None:
     rl.prepare()
-    outcomes = [failed("out of memory", exit_code=70, peak_memory_bytes=7, device_seconds=1.5), failed()]
+    outcomes = [
+        failed("out of memory", exit_code=70, peak_memory_bytes=7, peak_reserved_bytes=9, device_seconds=1.5),
+        failed(),
+    ]
     after_ranks(rl.launch_manifest(), outcomes)
     last = read_events(rl.folder)[0][-1]
     assert (last.kind, last.data) == ("exit", {"launch_id": "launch-1", "exit_code": 70})
@@ -98,8 +101,22 @@ def test_the_end_record_holds_what_each_rank_needed(rl: Run) -> None:
         "start_sha256": sha256_file(rl.folder / "launches/launch-1.json"),
         "exit_code": 70,
         "ranks": [
-            {"rank": 0, **common, "message": "out of memory", "peak_memory_bytes": 7, "device_seconds": 1.5},
-            {"rank": 1, **common, "message": None, "peak_memory_bytes": None, "device_seconds": None},
+            {
+                "rank": 0,
+                **common,
+                "message": "out of memory",
+                "peak_memory_bytes": 7,
+                "peak_reserved_bytes": 9,
+                "device_seconds": 1.5,
+            },
+            {
+                "rank": 1,
+                **common,
+                "message": None,
+                "peak_memory_bytes": None,
+                "peak_reserved_bytes": None,
+                "device_seconds": None,
+            },
         ],
         "faults": [],
     }

@@ -5,26 +5,26 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from explicit_learning.completion.lifecycle import Preparation, after_ranks
 from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.hashing import sha256_file, snapshot
 from explicit_learning.files.typed_json import to_json
-from explicit_learning.rundir.completion_marker import read_marker
+from explicit_learning.rundir.completion_marker import Compute, Memory, read_marker
 from explicit_learning.rundir.events import read_events
 from explicit_learning.rundir.launches import read_launches
 from explicit_learning.rundir.outcome import RankOutcome
 from explicit_learning.rundir.run_manifest import read_run_manifest, set_status
 from explicit_learning.rundir.smoke_boundary import prove_boundary
-from tests.support.finished_run import Run, plan_document, sft_document
+from tests.support.finished_run import Run, plan_document, row, sft_document
 from tests.support.smoke_run import SMOKE, SMOKE_REPORT, audit, smoke_run
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from explicit_learning.rundir.launches import EndRecord
 
 
@@ -80,7 +80,9 @@ def test_an_rl_run_completes(rl: Run) -> None:
         "unique_prompt_groups": 12,
         "zero_variance_groups": 0,
         "malformed": 0,
+        "malformed_by_rank": [0, 0],
         "truncated": 0,
+        "truncated_by_rank": [0, 0],
         "discarded_completions": 0,
         "discarded_tokens": 0,
     }
@@ -100,13 +102,35 @@ def test_an_rl_run_completes(rl: Run) -> None:
         "trainer_state.json",
     }
     assert marker.identities.final_adapter_tensors_sha256 == marker.adapter.tensors_sha256
+    tensors = {"lora_A": {"shape": [2, 3], "dtype": "float32"}}
+    assert to_json(marker.parameters) == {"trainable": 6, "tensors": tensors, "sha256": sha256_json(tensors)}
     assert [(each.checkpoint, each.from_step, each.to_step) for each in marker.launches.records] == [(None, 0, 3)]
     assert marker.launches.measured == 1
-    assert marker.memory.peak_bytes_by_rank == (1000, 1000)
-    assert marker.compute.device_seconds == 3.0
+    assert marker.memory == Memory(peak_bytes_by_rank=(1000, 1000), peak_reserved_bytes_by_rank=(None, None))
+    assert marker.compute == Compute(
+        forwards=40, sampling_forwards=132, scored_tokens=480, device_seconds=3.0, runtime_seconds=1.5
+    )
     assert marker.metrics == {"step": 2, "loss": 0.25, "reward": None}
     assert marker.zero_gradient_steps == (2,)
     assert kinds(rl) == ["gates", "launch", "exit"]
+
+
+def test_malformed_and_truncated_completions_are_counted_by_rank(rl: Run) -> None:
+    def change(rank: int, pairs: list[Any]) -> list[Any]:
+        broken = {"valid": False, "reason": "no_block", "total": -1.0}
+        cut = broken | {"terminated": False, "reason": "truncated_completion"}
+        # In each step: a malformed completion on rank 0; a truncated and a malformed one on rank 1.
+        changes = [broken, {}, {}, {}] if rank == 0 else [{}, cut, broken, {}]
+        return [(entry, row(entry, 0, **changed)) for (entry, _), changed in zip(pairs, changes, strict=True)]
+
+    rl.prepare()
+    rl.sample(change=change)
+    assert finish(rl) == ExitCode.DONE
+    counts = read_marker(rl.folder).counts
+    assert (counts.malformed, counts.malformed_by_rank) == (9, (3, 6))
+    assert (counts.truncated, counts.truncated_by_rank) == (3, (0, 3))
+    card = (rl.folder / "final-adapter" / "README.md").read_text()
+    assert "| malformed | 9 |\n| malformed_by_rank | 3, 6 |" in card
 
 
 @pytest.mark.parametrize("unchanged", [True, False])
@@ -140,6 +164,15 @@ def test_an_sft_run_completes_with_nulls_where_nothing_was_sampled(sft: Run) -> 
     }
     assert counts == expected
     assert (marker.accounting, marker.reward, marker.objective) == ((), None, None)
+    assert (marker.compute.forwards, marker.compute.sampling_forwards) == (40, None)
+
+
+def test_a_log_that_was_removed_or_damaged_keeps_no_finished_run_from_its_marker(rl: Run) -> None:
+    rl.prepare()
+    rl.checkpoint(3, rl.sample())
+    (rl.folder / "events.jsonl").write_text("[]\n{")
+    assert finish(rl) == ExitCode.DONE
+    assert read_marker(rl.folder).launches.measured == 1
 
 
 @pytest.mark.parametrize("document", [plan_document(**SMOKE), sft_document(**SMOKE)], ids=["rl", "sft"])
@@ -288,6 +321,19 @@ def test_a_defect_after_the_ranks_is_recorded_as_the_end_of_the_run(rl: Run, mon
     assert (end_of(rl).exit_code, end_of(rl).faults) == (70, (fault.to_json(),))
 
 
+def test_slots_that_changed_during_the_run_are_a_failure(rl: Run) -> None:
+    rl.prepare()
+    rl.sample()
+    manifest = rl.launch_manifest()
+    path = Path(manifest.paths.dataset)
+    path.write_bytes(path.read_bytes().replace(b'"base_id":"b-s0.r0"', b'"base_id":"other"'))
+    end = after_ranks(manifest, rl.completed(rl.reports(rl.save_adapter())))
+    (fault,) = end.faults
+    assert (end.exit_code, fault.file, fault.pointer) == (ExitCode.CONTRACT, str(path), "/data/slot_manifest_sha256")
+    assert fault.expected == rl.plan.data.slot_manifest_sha256
+    assert status(rl) == "failed"
+
+
 @pytest.mark.parametrize("damage", ["changed", "removed"])
 def test_a_plan_that_changed_during_the_run_is_a_failure(rl: Run, damage: str) -> None:
     rl.prepare()
@@ -337,7 +383,9 @@ def test_a_killed_run_resumes_and_counts_what_was_lost(rl: Run, tmp_path: Path) 
     rl.prepare()
     saved = rl.sample(range(1))
     rl.checkpoint(1, saved)
-    after_ranks(rl.launch_manifest(), [stopped(1, peak_memory_bytes=5000, device_seconds=2.0)] * 2)
+    after_ranks(
+        rl.launch_manifest(), [stopped(1, peak_memory_bytes=5000, device_seconds=seconds) for seconds in (2.0, 2.5)]
+    )
     manifest_sha256 = rl.launch_manifest().run_manifest_sha256
     assert rl.prepare() == Preparation(
         action="resume", checkpoint="checkpoint-1", run_manifest_sha256=manifest_sha256, launch_id="launch-2"
@@ -361,7 +409,10 @@ def test_a_killed_run_resumes_and_counts_what_was_lost(rl: Run, tmp_path: Path) 
     assert entries == [(None, 0, 1, 75), ("checkpoint-1", 1, 1, None), ("checkpoint-1", 1, 3, None)]
     assert marker.launches.measured == 2
     assert marker.memory.peak_bytes_by_rank == (5000, 5000)
-    assert marker.compute.device_seconds == 7.0
+    # Forwards and tokens came back from the checkpoint; times are those of two launches.
+    assert marker.compute == Compute(
+        forwards=40, sampling_forwards=132, scored_tokens=480, device_seconds=7.5, runtime_seconds=4.0
+    )
     straight = Run.of(tmp_path / "straight", plan_document())
     straight.prepare()
     straight.sample()
@@ -370,6 +421,51 @@ def test_a_killed_run_resumes_and_counts_what_was_lost(rl: Run, tmp_path: Path) 
             file = f"accounting/rank-{rank}/{name}"
             assert (rl.folder / file).read_bytes() == (straight.folder / file).read_bytes()
     assert kinds(rl) == ["gates", "launch", "exit", "gates", "launch", "gates", "set-aside", "launch", "exit"]
+
+
+def test_each_launch_has_the_step_it_began_at_and_the_step_up_to_which_it_is_kept(rl: Run) -> None:
+    rl.prepare()
+    saved = rl.sample(range(1))
+    rl.prepare()  # the first launch was killed before it had a checkpoint
+    rl.checkpoint(1, saved)
+    after_ranks(rl.launch_manifest(), [stopped(1), RankOutcome(status="failed", optimizer_step=None)])
+    rl.prepare()
+    saved = rl.sample(range(1, 2), frontiers=saved)
+    rl.checkpoint(2, saved)
+    after_ranks(rl.launch_manifest(), [stopped(2)] * 2)
+    rl.prepare()
+    shutil.rmtree(rl.folder / "checkpoint-2")  # it ended in order at step 2, and the next one starts before that
+    after_ranks(rl.launch_manifest(), [stopped(2)] * 2)
+    rl.prepare()
+    rl.checkpoint(3, rl.sample(range(2, 3), frontiers=saved))
+    assert finish(rl) == ExitCode.DONE
+    records = read_marker(rl.folder).launches.records
+    assert [(each.checkpoint, each.from_step, each.to_step, each.exit_code) for each in records] == [
+        (None, 0, 0, None),
+        (None, 0, 1, 70),
+        ("checkpoint-1", 1, 2, 75),
+        ("checkpoint-2", 2, 1, 75),
+        ("checkpoint-1", 1, 3, None),
+    ]
+
+
+@pytest.mark.parametrize(("first", "expected"), [((5000, 9000), (5000, 9000)), ((500, 100), (1000, 2000))])
+def test_memory_is_the_highest_of_all_launches(
+    tmp_path: Path, first: tuple[int, int], expected: tuple[int, int]
+) -> None:
+    run = Run.of(tmp_path / "run", plan_document(hardware__accelerator="cuda"))
+    run.prepare()
+    saved = run.sample(range(1))
+    run.checkpoint(1, saved)
+    allocated, reserved = first
+    after_ranks(run.launch_manifest(), [stopped(1, peak_memory_bytes=allocated, peak_reserved_bytes=reserved)] * 2)
+    run.prepare()
+    run.checkpoint(3, run.sample(range(1, 3), frontiers=saved))
+    assert finish(run, peak_reserved_bytes=2000) == ExitCode.DONE
+    highest, most = expected
+    assert read_marker(run.folder).memory == Memory(
+        peak_bytes_by_rank=(highest,) * 2, peak_reserved_bytes_by_rank=(most,) * 2
+    )
 
 
 def test_a_crash_between_marker_and_manifest_is_only_finalised(rl: Run) -> None:

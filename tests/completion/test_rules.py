@@ -13,17 +13,18 @@ from explicit_learning.arms import ARMS
 from explicit_learning.completion.recount import RankRecount, recount_rank
 from explicit_learning.completion.rules import _must_have_gradient, broken_completion_rules
 from explicit_learning.errors import ExitCode, Refusal
-from explicit_learning.rundir.rank_report import LossTerm
-from tests.support.finished_run import PASSES, RANKS, Run, plan_document, row
+from explicit_learning.rundir.rank_report import LossTerm, TrainableParameter
+from tests.support.finished_run import PASSES, RANKS, SLOTS, Run, plan_document, row
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 TENSORS = "f" * 64
+BASE_IDS = {slot.slot_id: slot.base_id for slot in SLOTS}
 
 
 def recounts(run: Run) -> list[RankRecount]:
-    return [recount_rank(run.folder, run.plan, rank) for rank in range(RANKS)]
+    return [recount_rank(run.folder, run.plan, rank, base_ids=BASE_IDS) for rank in range(RANKS)]
 
 
 def broken(run: Run, **changes: Any) -> list[tuple[str | None, str]]:
@@ -83,6 +84,7 @@ def test_the_counters_count(rl: Run) -> None:
             {"final_adapter_tensors_sha256": "4" * 64},
             [("/final_adapter_tensors_sha256", f"digest {'4' * 64} on rank {rank}") for rank in range(RANKS)],
         ),
+        ({"forwards": 2}, [("/forwards", f"2 forwards on rank {rank}") for rank in range(RANKS)]),
         ({"loss_terms": {}}, [("/loss_terms", f"no loss term on rank {rank}") for rank in range(RANKS)]),
     ],
 )
@@ -90,6 +92,28 @@ def test_what_ranks_report_breaks_its_rule(rl: Run, changes: dict[str, Any], exp
     rl.prepare()
     rl.sample()
     assert broken(rl, **changes) == expected
+
+
+LORA_A = TrainableParameter(shape=(2, 3), dtype="float32")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"lora_A": dataclasses.replace(LORA_A, shape=(3, 2))},
+        {"lora_A": dataclasses.replace(LORA_A, dtype="bfloat16")},
+        {"lora_A": LORA_A, "lora_B": LORA_A},
+        {},
+    ],
+)
+def test_ranks_that_train_other_parameters(rl: Run, other: dict[str, TrainableParameter]) -> None:
+    rl.prepare()
+    rl.sample()
+    first, second = rl.reports(TENSORS)
+    second = dataclasses.replace(second, trainable_parameters=other)
+    (fault,) = broken_completion_rules(rl.plan, recounts(rl), [first, second], adapter_tensors_sha256=TENSORS)
+    name = "lora_B" if "lora_B" in other else "lora_A"
+    assert (fault.pointer, fault.found) == ("/trainable_parameters", f"1 other parameters on rank 1, such as {name}")
 
 
 # --- the loss's terms ---------------------------------------------------------------------------------------------
@@ -235,13 +259,13 @@ def test_a_group_without_its_last_generation(rl: Run) -> None:
         if rank or pairs[0][0].visit:
             return pairs
         (entry, _), *others = pairs
-        moved = dataclasses.replace(entry, slot_id="s9")
+        moved = dataclasses.replace(entry, visit=9)
         return [(moved, row(moved, 0)), *others]
 
     rl.prepare()
     rl.sample(change=change)
     assert broken(rl) == [
-        ("/generations", "generations missing from s0.r0 visit 0, s9 visit 0"),
+        ("/generations", "generations missing from s0.r0 visit 0, s0.r0 visit 9"),
         ("/groups", "13 groups"),
     ]
 
@@ -318,6 +342,24 @@ def test_ids_that_are_not_as_many_as_counted(whole: Run) -> None:
     assert broken(whole) == [("accounting/rank-0/trace.jsonl:2", "4 token ids")]
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('"arm":"answer_grpo","base_id"', '"arm":"papo","base_id"', 'arm "papo"'),
+        ('"base_id":"b-s0.r0"', '"base_id":"b-s1.r0"', 'base item "b-s1.r0" of slot s0.r0'),
+    ],
+)
+def test_a_trace_row_of_another_arm_or_base_item(whole: Run, old: str, new: str, told: str) -> None:
+    edit(whole.folder / "accounting/rank-0/trace.jsonl", old, new)
+    assert broken(whole) == [("accounting/rank-0/trace.jsonl:2", told)]
+
+
+def test_a_trace_row_of_a_slot_that_the_dataset_lacks(whole: Run) -> None:
+    known = {name: base for name, base in BASE_IDS.items() if name != "s0.r0"}
+    (fault,) = recount_rank(whole.folder, whole.plan, 0, base_ids=known).faults
+    assert (fault.found, fault.expected) == ('base item "b-s0.r0" of slot s0.r0', "a slot of the dataset")
+
+
 def test_a_doubled_ledger_row(whole: Run) -> None:
     path = whole.folder / "accounting/rank-0/ledger.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
@@ -330,7 +372,7 @@ def test_a_doubled_ledger_row(whole: Run) -> None:
 def test_a_row_without_a_field(whole: Run) -> None:
     edit(whole.folder / "accounting/rank-0/trace.jsonl", '"terminated":true,', "")
     with pytest.raises(Refusal) as refusal:
-        recount_rank(whole.folder, whole.plan, 0)
+        recount_rank(whole.folder, whole.plan, 0, base_ids=BASE_IDS)
     (fault,) = refusal.value.faults
     assert (str(fault.file)[-len("rank-0/trace.jsonl:2") :], fault.pointer) == ("rank-0/trace.jsonl:2", "/terminated")
 
@@ -346,7 +388,7 @@ def test_more_tokens_than_the_ceiling(whole: Run) -> None:
 def test_a_ledger_of_another_run_is_refused(whole: Run, tmp_path: Path) -> None:
     other = Run.of(tmp_path / "run", plan_document(seed=1))
     with pytest.raises(Refusal) as refusal:
-        recount_rank(whole.folder, other.plan, 0)
+        recount_rank(whole.folder, other.plan, 0, base_ids=BASE_IDS)
     assert [fault.pointer for fault in refusal.value.faults] == ["/frozen_config_sha256"]
 
 

@@ -17,6 +17,9 @@ from explicit_learning.accounting.rows import SampledCompletion, ScoredCompletio
 from explicit_learning.accounting.trace import Trace
 from explicit_learning.completion.launches import record_start
 from explicit_learning.completion.lifecycle import Preparation, prepare_run
+from explicit_learning.data.equality import AnswerType
+from explicit_learning.data.rows import ImageRef, Relation, SlotRow, View, slot_to_json
+from explicit_learning.data.slots import slot_manifest_sha256
 from explicit_learning.files.canonical import canonical_bytes
 from explicit_learning.files.typed_json import from_json
 from explicit_learning.model_files.tensors import file_tensors_sha256
@@ -24,7 +27,7 @@ from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
 from explicit_learning.rundir.checkpoint_mark import seal_checkpoint, write_rank_frontiers
 from explicit_learning.rundir.launch_manifest import LaunchManifest
 from explicit_learning.rundir.outcome import RankOutcome
-from explicit_learning.rundir.rank_report import LossTerm, RankReport
+from explicit_learning.rundir.rank_report import LossTerm, RankReport, TrainableParameter
 from tests.support.machines import COMMIT, MACHINE
 from tests.support.plans import plan_with
 
@@ -40,6 +43,28 @@ STEPS, BATCH, RANKS, GENERATIONS = 3, 4, 2, 2
 PASSES = STEPS * RANKS  # backward passes over all ranks
 
 
+def _slot(slot_id: str) -> SlotRow:
+    image = ImageRef(image_index=0, path=f"{slot_id}.png", sha256="0" * 64, width=64, height=64)
+    view = View(view_id="full", role=Relation.FULL, state="made", images=(image,))
+    return SlotRow(
+        slot_id=slot_id,
+        group_id=f"g-{slot_id}",
+        base_id=f"b-{slot_id}",
+        split="train",
+        question="Which digit?",
+        choices=(),
+        answer_type=AnswerType.NUMBER,
+        relation=Relation.FULL,
+        full_view=view,
+        selected_view=view,
+        full_answer="7",
+    )
+
+
+# Every rank has the same slots in each step.
+SLOTS = [_slot(f"s{slot}.r{rank}") for rank in range(RANKS) for slot in range(BATCH // GENERATIONS)]
+
+
 def plan_document(**changes: Any) -> dict[str, Any]:
     """Return a frozen plan: three steps, two ranks, two groups of two completions each; ``__`` leads into groups."""
     size = {
@@ -49,6 +74,7 @@ def plan_document(**changes: Any) -> dict[str, Any]:
         "generation__num_generations": GENERATIONS,
         "hardware__world_size": RANKS,
         "budget__max_completion_tokens_per_run": 300,
+        "data__slot_manifest_sha256": slot_manifest_sha256(SLOTS),
     }
     return plan_with({f"/{name.replace('__', '/')}": value for name, value in (size | changes).items()})
 
@@ -78,6 +104,7 @@ def row(entry: SampledCompletion, step: int, **changes: Any) -> ScoredCompletion
     values: dict[str, Any] = {
         **dataclasses.asdict(entry),
         "group_id": f"g-{entry.slot_id}",
+        "base_id": f"b-{entry.slot_id}",
         "view_id": "full",
         "relation": "FULL",
         "answer_type": "number",
@@ -160,7 +187,9 @@ class Run:
             at = frontiers[rank] if frontiers else None
             with (
                 Ledger.open(self.folder, binding, at.ledger if at else None) as ledger,
-                Trace.open(self.folder, binding, at.trace if at else None, running_commit=COMMIT) as trace,
+                Trace.open(
+                    self.folder, binding, at.trace if at else None, arm=self.plan.arm, running_commit=COMMIT
+                ) as trace,
             ):
                 for step in steps:
                     pairs = sampled(rank, step)
@@ -205,13 +234,16 @@ class Run:
             "sft_loss_tokens": 480 if self.is_sft else None,
             "sampled_tokens": None if self.is_sft else completions // 2 * 11,
             "completions": None if self.is_sft else completions,
-            "trainable_parameters": 6,
-            "trainable_parameter_names_sha256": "1" * 64,
+            "forwards": 20,
+            "sampling_forwards": None if self.is_sft else 66,
+            "scored_tokens": 240,
+            "trainable_parameters": {"lora_A": TrainableParameter(shape=(2, 3), dtype="float32")},
             "initial_adapter_tensors_sha256": "2" * 64,
             "final_adapter_tensors_sha256": tensors,
             "base_weights_before_sha256": "3" * 64,
             "base_weights_after_sha256": "3" * 64,
             "peak_memory_bytes": 1000,
+            "peak_reserved_bytes": None,
             "device_seconds": 1.5,
             "unchanged_adapter_steps": (),
             "zero_gradient_steps": (2,),
@@ -222,11 +254,13 @@ class Run:
 
     def launch_manifest(self) -> LaunchManifest:
         assert self.preparation is not None
+        dataset = self.folder.with_name("slots.jsonl")
+        dataset.write_bytes(b"".join(canonical_bytes(slot_to_json(slot)) + b"\n" for slot in SLOTS))
         return LaunchManifest(
             plan=self.plan,
             run_folder=str(self.folder),
             paths=ResolvedPaths(
-                model="m", initial_adapter=None, dataset="d", asset_root="a", evaluation="e", prompt="p"
+                model="m", initial_adapter=None, dataset=str(dataset), asset_root="a", evaluation="e", prompt="p"
             ),
             run_manifest_sha256=self.preparation.run_manifest_sha256,
             running_commit=COMMIT,

@@ -8,7 +8,9 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from safetensors.numpy import load_file
 
+from explicit_learning.accounting.set_aside import discarded
 from explicit_learning.arms import ARMS
 from explicit_learning.data.dataset import check_dataset
 from explicit_learning.data.preflight import PromptTokens, Tokens, asked_rows
@@ -25,6 +27,7 @@ from explicit_learning.plan.typed_plan import Plan
 from explicit_learning.rundir.checkpoint_mark import read_mark, verify_checkpoint
 from explicit_learning.rundir.checkpoints import complete_checkpoints
 from explicit_learning.rundir.rank_report import RankReport
+from tests.support.expected_compute import expected_forwards, expected_sampling_forwards, expected_scored_tokens
 from tests.support.plans import MODEL, write_plan
 from tests.support.training_runs import Ended, launch_ranks, metrics, records, traces
 
@@ -69,6 +72,25 @@ def prompt_lengths(digits: Path, arm: str) -> dict[str, int]:
     return {row.name: prompt.total for row, prompt in counted if isinstance(prompt, PromptTokens)}
 
 
+def _plan(file: Path) -> Plan:
+    return from_json(Plan, json.loads(file.read_text()))
+
+
+def _computed(ended: Ended) -> tuple[int, int | None, int]:
+    """Return forwards, forwards of sampling, and scored tokens, over all ranks."""
+    reports = [_report(ended, rank) for rank in range(len(ended.outcomes))]
+    sampling = [report.sampling_forwards for report in reports if report.sampling_forwards is not None]
+    return (
+        sum(report.forwards for report in reports),
+        sum(sampling) if sampling else None,
+        sum(report.scored_tokens for report in reports),
+    )
+
+
+def _expected(plan: Plan, run: Path) -> tuple[int, int, int]:
+    return expected_forwards(plan), expected_sampling_forwards(run), expected_scored_tokens(plan, run)
+
+
 def _interrupted(plan: Path, run: Path, *, at: int) -> Ended:
     """Run a plan in two launches that meet at a step."""
     first = launch_ranks(plan, run, stop_after=at)
@@ -85,7 +107,10 @@ def test_certificates_survive_an_interruption_bit_for_bit(certificates: Path, tm
     ended = _interrupted(plan, tmp_path / "run", at=4)
     assert records(tmp_path / "run") == records(certificates)
     report = _report(ended)
-    planned = from_json(Plan, json.loads(plan.read_text()))
+    planned = _plan(plan)
+    # One forward for each backward pass: eight steps of one pass.
+    assert expected_forwards(planned) == 8
+    assert _computed(ended) == (8, None, planned.budget.planned_sft_loss_tokens)
     assert report.optimizer_steps == planned.optimisation.max_steps == 8
     assert report.records == 64
     assert report.sft_loss_tokens == planned.budget.planned_sft_loss_tokens
@@ -94,6 +119,10 @@ def test_certificates_survive_an_interruption_bit_for_bit(certificates: Path, tm
     assert report.final_adapter_tensors_sha256 == file_tensors_sha256(
         certificates / "final-adapter" / "adapter_model.safetensors"
     )
+    saved = load_file(certificates / "final-adapter" / "adapter_model.safetensors")
+    trained = {name.replace(".default.", "."): form for name, form in report.trainable_parameters.items()}
+    assert {name: form.shape for name, form in trained.items()} == {name: part.shape for name, part in saved.items()}
+    assert {form.dtype for form in trained.values()} == {"float32"}
     # The first step's learning rate is 0; it must move nothing and not be reported.
     assert report.unchanged_adapter_steps == ()
     assert report.zero_gradient_steps == ()
@@ -120,6 +149,9 @@ def test_rollouts_survive_an_interruption_bit_for_bit(
     assert one.initial_adapter_tensors_sha256 == file_tensors_sha256(
         certificates / "final-adapter" / "adapter_model.safetensors"
     )
+    # Two backward passes in each of eight steps, and as many again for the reference.
+    assert expected_forwards(_plan(plan)) == (32 if beta else 16)
+    assert _computed(whole) == _computed(ended) == _expected(_plan(plan), tmp_path / "whole")
     # The policy moved: equality of two runs that did nothing would show nothing.
     assert one.final_adapter_tensors_sha256 != one.initial_adapter_tensors_sha256
     assert one.loss_terms["policy"].gradient
@@ -133,7 +165,7 @@ def test_run_records_exactly_what_the_schedule_asks_for(certificates: Path, digi
     plan_file = _rl(certificates, tmp_path / "plan.json", digits)
     run = tmp_path / "run"
     ended = launch_ranks(plan_file, run)
-    plan = from_json(Plan, json.loads(plan_file.read_text()))
+    plan = _plan(plan_file)
     rows = traces(run)
     assert [fault for row in rows for fault in validate(row, "trace-row", gate="test", file="trace")] == []
     used = [(row["slot_id"], row["visit"]) for row in rows[::4]]
@@ -143,6 +175,9 @@ def test_run_records_exactly_what_the_schedule_asks_for(certificates: Path, digi
     assert [row["generation"] for row in rows] == [0, 1, 2, 3] * 32
     assert [row["optimizer_step"] for row in rows] == [step for step in range(8) for _ in range(16)]
     assert {row["relation"] for row in rows} == {"FULL"}
+    assert {row["arm"] for row in rows} == {"answer_grpo"}
+    base_ids = {slot.slot_id: slot.base_id for slot in read_slot_rows(digits / "slots.jsonl")}
+    assert [row["base_id"] for row in rows] == [base_ids[row["slot_id"]] for row in rows]
     report = _report(ended)
     assert (report.completions, report.records) == (128, 32)
     assert report.sampled_tokens == sum(row["token_count"] for row in rows)
@@ -166,7 +201,7 @@ def test_checkpoints_are_sealed_rotated_and_of_plain_data(certificates: Path, di
     run = tmp_path / "run"
     launch_ranks(plan_file, run)
     assert complete_checkpoints(run) == ["checkpoint-6", "checkpoint-8"]
-    plan = from_json(Plan, json.loads(plan_file.read_text()))
+    plan = _plan(plan_file)
     mark = verify_checkpoint(run / "checkpoint-6", plan, run_manifest_sha256="0" * 64)
     [frontiers] = mark.frontiers
     assert frontiers.trace.rows == frontiers.ledger.rows == 96
@@ -176,6 +211,24 @@ def test_checkpoints_are_sealed_rotated_and_of_plain_data(certificates: Path, di
     for name in mark.files:
         if name.endswith(".pt"):
             torch.load(run / "checkpoint-6" / name, weights_only=True)
+
+
+def test_work_that_a_kill_makes_necessary_again_is_counted_once(
+    certificates: Path, digits: Path, tmp_path: Path
+) -> None:
+    # At such a temperature some completions are truncated: the loss leaves them out.
+    changes = {"optimisation": {"save_interval": 4}, "generation": {"temperature": 3.0}}
+    plan = _rl(certificates, tmp_path / "plan.json", digits, changes)
+    run = tmp_path / "run"
+    whole = launch_ranks(plan, run)
+    # As if the last steps had ended in a kill: their rows are there, and no checkpoint after the fourth step.
+    for name in ("checkpoint-8", "final-adapter"):
+        shutil.rmtree(run / name)
+    again = launch_ranks(plan, run, resume="checkpoint-4")
+    assert (whole.status, again.status) == ("completed", "completed")
+    assert discarded(run).completions == 64
+    assert _computed(again) == _computed(whole) == _expected(_plan(plan), run)
+    assert not all(row["terminated"] for row in traces(run))
 
 
 def test_stop_asked_of_one_rank_is_agreed_by_both(certificates: Path, digits: Path, tmp_path: Path) -> None:
@@ -198,8 +251,11 @@ def test_two_ranks_train_the_same_slots_as_one_and_resume(certificates: Path, di
     plan = _rl(certificates, tmp_path / "plan.json", digits, changes)
     whole = launch_ranks(plan, tmp_path / "whole")
     assert whole.status == "completed"
-    _interrupted(plan, tmp_path / "parts", at=7)
+    parts = _interrupted(plan, tmp_path / "parts", at=7)
     assert records(tmp_path / "parts") == records(tmp_path / "whole")
+    # On each of two ranks, one backward pass in each of eight steps, and the reference.
+    assert expected_forwards(_plan(plan)) == 2 * 8 * 2
+    assert _computed(whole) == _computed(parts) == _expected(_plan(plan), tmp_path / "whole")
     assert len({_report(whole, rank).final_adapter_tensors_sha256 for rank in (0, 1)}) == 1
     assert _report(whole, 0).completions == _report(whole, 1).completions == 128
     single = _rl(certificates, tmp_path / "single.json", digits, {"optimisation": {"per_device_batch_size": 16}})
@@ -236,11 +292,12 @@ def test_what_is_not_finite_ends_the_run_before_the_step(
     certificates: Path, digits: Path, tmp_path: Path, arm: str
 ) -> None:
     import torch
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import load_file as load_tensors
+    from safetensors.torch import save_file
 
     broken = tmp_path / "adapter"
     shutil.copytree(certificates / "final-adapter", broken)
-    tensors = load_file(broken / "adapter_model.safetensors")
+    tensors = load_tensors(broken / "adapter_model.safetensors")
     tensors[min(tensors)].fill_(torch.nan)
     save_file(tensors, broken / "adapter_model.safetensors", metadata={"format": "pt"})
     plan = write_plan(tmp_path / "plan.json", arm, digits, {"initial_adapter": {"path": str(broken)}})
@@ -304,3 +361,5 @@ def test_gradient_checkpointing_and_bfloat16_train(certificates: Path, digits: P
     ended = launch_ranks(plan, tmp_path / "run")
     assert ended.status == "completed"
     assert len(traces(tmp_path / "run")) == 32
+    # Layers are computed again for the backward pass; that is not another forward.
+    assert _computed(ended) == (2, *_expected(_plan(plan), tmp_path / "run")[1:])

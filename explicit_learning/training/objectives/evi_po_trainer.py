@@ -168,6 +168,8 @@ class EviPoTrainer(AlignedGRPOTrainer):
         for batch in batches:
             chosen = [rows[index] for index in batch] or self._group_rows(stand_in, 0).rows[0][:1]
             values, hidden = score_rows(policy, chosen, pad=int(self._tokenizer.pad_token_id), device=device)
+            scored = (len(row.candidate.ids) - row.candidate.scored_from for row in chosen)
+            self.loop.counters.scored_tokens += sum(scored)
             if not batch:
                 idle = idle + 0.0 * values.sum()
                 continue

@@ -27,6 +27,7 @@ from explicit_learning.rundir.state_digests import StateDigests, write_state_dig
 from explicit_learning.training.arguments import PEER_TIMEOUT
 from explicit_learning.training.collectives import barrier
 from explicit_learning.training.counters import StoredCounters, TrainerCounters, load_counters, save_counters
+from explicit_learning.training.forwards import count_forwards
 from explicit_learning.training.guarded_loader import GuardedCollator, GuardedRows, batches_or_error
 from explicit_learning.training.policy import ADAPTER
 from explicit_learning.training.state.adapters import (
@@ -94,6 +95,7 @@ class CheckpointingTrainer(_Base):
         self.resumed = []
         self.counters_as_loaded = None
         super().__init__(**kwargs)
+        count_forwards(self.accelerator.unwrap_model(self.model), loop)
 
     def _send_telemetry(self) -> None:
         """Send nothing: TRL would report over the network that a run has started."""

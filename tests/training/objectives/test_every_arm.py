@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from dataclasses import dataclass
@@ -12,11 +11,14 @@ import pytest
 
 from explicit_learning.arms import ARMS
 from explicit_learning.data.digits.writer import Size, write_dataset
+from explicit_learning.data.reading import read_slot_rows
 from explicit_learning.files.resources import ASSETS
 from explicit_learning.model_files.tensors import file_tensors_sha256
 from explicit_learning.plan.geometry import Geometry
 from explicit_learning.training.schedule import Schedule
+from tests.support.expected_compute import expected_forwards, expected_sampling_forwards, expected_scored_tokens
 from tests.support.rank_processes import run_ranks
+from tests.support.training_runs import traces
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,11 +82,53 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
     return {name: Trained(plan=plans[name], run=runs[name], ranks=left[name]) for name in plans}
 
 
+# Each group of the data has four views and three candidates.
+GROUP_ROWS = 12
+
+
+def candidate_tokens(world: Path, plan: Plan, run: Path) -> int:
+    """Return the tokens of candidates that EVI-PO scores, of every group as often as a slot of it was used."""
+    from transformers import AutoTokenizer
+
+    from explicit_learning.training.objectives.candidates import tokenise_candidates
+    from explicit_learning.training.objectives.groups import gather_groups
+
+    tokenizer = AutoTokenizer.from_pretrained(str(world / "model"))
+    groups = gather_groups(read_slot_rows((world / plan.data.dataset.path).resolve()))
+    tokens = {}
+    for group in groups.values():
+        answers = tokenise_candidates(group.candidates, tokenizer, terminal=tokenizer.eos_token_id)
+        assert len(group.views) * len(answers) == GROUP_ROWS
+        tokens[group.group_id] = len(group.views) * sum(len(answer.ids) - answer.scored_from for answer in answers)
+    used = {(row["slot_id"], row["visit"]): row["group_id"] for rank in range(RANKS) for row in traces(run, rank)}
+    return sum(tokens[group_id] for group_id in used.values())
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_every_arm_computes_what_its_plan_asks_for(trained: dict[str, Trained], arm: str) -> None:
+    plan, run = trained[arm].plan, trained[arm].run
+    reports = [rank["report"] for rank in trained[arm].ranks]
+    found = {
+        name: sum(report[name] or 0 for report in reports)
+        for name in ("forwards", "sampling_forwards", "scored_tokens")
+    }
+    grouped = ARMS[arm].grouped
+    assert found["forwards"] == expected_forwards(plan, group_rows=GROUP_ROWS if grouped else 0)
+    # The loss; PAPO's reference and masked images; of four slots of a rank's step, EVI-PO's 48 rows, 32 at most in one.
+    per_pass = 1 if ARMS[arm].is_sft else {"grpo": 1, "papo": 3, "evi_po": 3}[ARMS[arm].trainer]
+    assert found["forwards"] == RANKS * plan.optimisation.max_steps * per_pass
+    if ARMS[arm].is_sft:
+        assert [report["sampling_forwards"] for report in reports] == [None] * RANKS
+        assert found["scored_tokens"] == plan.budget.planned_sft_loss_tokens
+        return
+    assert found["sampling_forwards"] == expected_sampling_forwards(run)
+    candidates = candidate_tokens(run.parent / "world", plan, run) if grouped else 0
+    assert found["scored_tokens"] == expected_scored_tokens(plan, run) + candidates
+
+
 def visits(run: Path, rank: int) -> list[tuple[int, str, int, int]]:
     """Return a rank's completions as (step, slot, visit, generation), in the order of its trace."""
-    lines = (run / "accounting" / f"rank-{rank}" / "trace.jsonl").read_text(encoding="utf-8").splitlines()[1:]
-    rows = map(json.loads, lines)
-    return [(row["optimizer_step"], row["slot_id"], row["visit"], row["generation"]) for row in rows]
+    return [(row["optimizer_step"], row["slot_id"], row["visit"], row["generation"]) for row in traces(run, rank)]
 
 
 @pytest.mark.parametrize("arm", ARMS)

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from explicit_learning.files.typed_json import to_json
+from explicit_learning.plan.reading import load_plan
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
 from explicit_learning.rundir.layout import checkpoint_name
+from tests.support.expected_compute import expected_forwards, expected_sampling_forwards, expected_scored_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -110,8 +112,8 @@ def test_each_evi_po_arm_trains_something_of_its_own(train: Callable[..., Run]) 
         assert terms["policy"]["called"] == 3
 
 
-def test_papo_d_trains_all_of_its_terms(train: Callable[..., Run]) -> None:
-    report, metrics, _ = train(
+def test_papo_d_trains_all_of_its_terms(train: Callable[..., Run], world: ObjectiveWorld) -> None:
+    report, metrics, run = train(
         "papo",
         objective={"num_iterations": 2, "papo": {"recipe": "papo_d"}},
         optimisation={"max_steps": 4, "save_interval": 4},
@@ -122,6 +124,13 @@ def test_papo_d_trains_all_of_its_terms(train: Callable[..., Run]) -> None:
         "original_entropy",
     }
     assert all(row["papo/k3"] >= 0 for row in metrics)
+    # Four steps in two cycles: in each step the loss and the masked images, whose entropy has a gradient; in each cycle
+    # the policy as it sampled.
+    assert report["forwards"] == 4 * 2 + 2
+    plan = load_plan(world.folder / f"{run.parent.name}-{run.name}.json")
+    assert report["forwards"] == expected_forwards(plan)
+    assert report["sampling_forwards"] == expected_sampling_forwards(run)
+    assert report["scored_tokens"] == expected_scored_tokens(plan, run)
 
 
 def test_backward_passes_and_rows_per_forward_do_not_change_what_is_trained(train: Callable[..., Run]) -> None:
@@ -170,5 +179,9 @@ def test_stopping_and_resuming_changes_not_one_bit(
     assert outcome.report is not None
     assert outcome.report.final_adapter_tensors_sha256 == final_digest(whole)
     assert to_json(outcome.report.loss_terms) == whole["loss_terms"]
+    computed = ("forwards", "sampling_forwards", "scored_tokens")
+    assert [getattr(outcome.report, name) for name in computed] == [whole[name] for name in computed]
+    # Six passes with two forwards more: PAPO's reference and masked images, or EVI-PO's 48 rows, at most 32 in each.
+    assert whole["forwards"] == 6 * 3
     assert completions(other) == completions(run)
     assert [json.loads(line) for line in (other / "metrics.jsonl").read_text().splitlines()] == metrics

@@ -59,7 +59,7 @@ def open_as_ranks_do(run: Run, frontiers: tuple[RankFrontiers, ...], kind: Kind)
         if kind == "ledger":
             Ledger.open(run.folder, binding, part.ledger).close()
         else:
-            Trace.open(run.folder, binding, part.trace, running_commit="0" * 40).close()
+            Trace.open(run.folder, binding, part.trace, arm=run.plan.arm, running_commit="0" * 40).close()
 
 
 def refused(call: Callable[[], Any], run: Run) -> list[Fault]:

@@ -1,0 +1,49 @@
+"""Counting what a run computes: forwards of the model, and tokens whose log-probabilities were computed.
+
+Policy and reference are one model with several adapters, and objectives call parts of it (DDP's wrapper, the adapter's,
+or the model inside). All of these lead through the module that makes hidden states out of tokens and images, so the
+forwards are counted there. Gradient checkpointing computes layers again, but not that module.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from peft import PeftModel
+    from transformers import PreTrainedModel
+
+    from explicit_learning.training.step_loop import LoopState
+
+__all__ = ["count_forwards", "sampling"]
+
+
+def count_forwards(model: PeftModel, loop: LoopState) -> None:
+    """Count every forward of a model from now on in the loop's counters, those of sampling apart.
+
+    Args:
+        model: The unwrapped policy.
+        loop: The state of the run; after a resume its counters are those of the checkpoint.
+    """
+
+    def count(*_: Any) -> None:
+        if loop.sampling:
+            loop.counters.sampling_forwards += 1
+        else:
+            loop.counters.forwards += 1
+
+    base = cast("PreTrainedModel", model.get_base_model())
+    base.base_model.register_forward_hook(count)
+
+
+@contextmanager
+def sampling(loop: LoopState) -> Iterator[None]:
+    """Count the forwards inside as those of sampling."""
+    loop.sampling = True
+    try:
+        yield
+    finally:
+        loop.sampling = False
