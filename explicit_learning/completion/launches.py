@@ -104,6 +104,7 @@ def record_end(
             peak_memory_bytes=outcome.peak_memory_bytes,
             peak_reserved_bytes=outcome.peak_reserved_bytes,
             device_seconds=outcome.device_seconds,
+            gpu=outcome.gpu,
         )
         for rank, outcome in enumerate(outcomes)
     )

@@ -121,6 +121,7 @@ def build_marker(finished: FinishedRun, counts: Counts, totals: LaunchTotals) ->
         launches=launch_entries(finished.launches, steps=counts.optimizer_steps, measured=totals.measured),
         machines=machines,
         differences=differences(machines),
+        gpus=tuple(report.gpu for report in finished.reports),
         resume_probe=resume_probe(run),
         memory=totals.memory,
         compute=totals.compute,

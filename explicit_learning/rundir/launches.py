@@ -15,6 +15,7 @@ from explicit_learning.files.atomic import TEMPORARY_PREFIX
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.typed_json import document, read_document, write_document
 from explicit_learning.rundir import layout
+from explicit_learning.rundir.rank_report import RankGpu  # noqa: TC001 - read at run time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -175,6 +176,7 @@ class RankEnd:
     peak_memory_bytes: int | None
     peak_reserved_bytes: int | None
     device_seconds: float | None
+    gpu: RankGpu | None
 
 
 @document("launch-end")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from explicit_learning.errors import ExitCode, Fault
 from explicit_learning.files.typed_json import document, read_document, write_document
-from explicit_learning.rundir.rank_report import RankReport
+from explicit_learning.rundir.rank_report import RankGpu, RankReport
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,6 +47,7 @@ class RankOutcome:
         peak_reserved_bytes: Highest GPU memory that torch had reserved for this rank in this launch; ``None`` on a CPU,
             and where it was not measured.
         device_seconds: Time from this launch's first step to its last; ``None`` where it was not measured.
+        gpu: The rank's GPU; ``None`` on a CPU, and where it was not measured.
         report: What a rank that completed the run measured; ``None`` in any other case.
     """
 
@@ -58,6 +59,7 @@ class RankOutcome:
     peak_memory_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     device_seconds: float | None = None
+    gpu: RankGpu | None = None
     report: RankReport | None = None
     faults: tuple[Fault, ...] = ()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["LossTerm", "RankReport", "TrainableParameter"]
+__all__ = ["LossTerm", "RankGpu", "RankReport", "TrainableParameter"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +39,23 @@ class TrainableParameter:
 
     shape: tuple[int, ...]
     dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankGpu:
+    """The GPU that a rank computes on, and the versions of its libraries as torch loaded them.
+
+    Attributes:
+        uuid: As NVML and ``CUDA_VISIBLE_DEVICES`` write it.
+        cuda: Version that torch was built for.
+        cudnn: Version that was loaded; ``None`` if there is none.
+        nccl: Version that was loaded; ``None`` if there is none.
+    """
+
+    uuid: str
+    cuda: str | None
+    cudnn: str | None
+    nccl: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +88,7 @@ class RankReport:
         peak_reserved_bytes: Highest GPU memory that torch had reserved for this rank in this launch, its cache
             included; ``None`` on a CPU, where it reserves none.
         device_seconds: Time from this launch's first step to its last.
+        gpu: The GPU of this launch; ``None`` on a CPU.
         unchanged_adapter_steps: Steps (from 1) with a non-zero learning rate that left the adapter unchanged.
         zero_gradient_steps: Steps (from 1) whose gradient norm was exactly 0.
         loss_terms: Each term of the arm's loss by name (`explicit_learning.arms.Arm.terms`).
@@ -96,6 +114,7 @@ class RankReport:
     peak_memory_bytes: int
     peak_reserved_bytes: int | None
     device_seconds: float
+    gpu: RankGpu | None
     unchanged_adapter_steps: tuple[int, ...]
     zero_gradient_steps: tuple[int, ...]
     loss_terms: dict[str, LossTerm]

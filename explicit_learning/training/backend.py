@@ -42,7 +42,7 @@ def run(context: RankContext) -> RankOutcome:
     from transformers.utils import logging
 
     from explicit_learning.training.collectives import any_rank
-    from explicit_learning.training.measurements import WeightDigests, peak_memory_bytes, peak_reserved_bytes
+    from explicit_learning.training.measurements import WeightDigests, peak_memory_bytes, peak_reserved_bytes, rank_gpu
     from explicit_learning.training.metrics import MetricsFile
     from explicit_learning.training.policy import build_policy
     from explicit_learning.training.trainers import build_trainer
@@ -82,6 +82,7 @@ def run(context: RankContext) -> RankOutcome:
         peak_memory_bytes=peak_memory_bytes(trainer.args.device),
         peak_reserved_bytes=peak_reserved_bytes(trainer.args.device),
         device_seconds=loop.seconds,
+        gpu=rank_gpu(trainer.args.device),
         report=report,
     )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from explicit_learning.rundir.rank_report import RankReport, TrainableParameter
+from explicit_learning.rundir.rank_report import RankGpu, RankReport, TrainableParameter
 from explicit_learning.training.collectives import sum_over_ranks
 from explicit_learning.training.metrics import logged_rows
 from explicit_learning.training.objectives.loss_term_check import checked_terms
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.training.state.checkpointing import CheckpointingTrainer
 
-__all__ = ["WeightDigests", "peak_memory_bytes", "peak_reserved_bytes", "rank_report"]
+__all__ = ["WeightDigests", "peak_memory_bytes", "peak_reserved_bytes", "rank_gpu", "rank_report"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +54,25 @@ def peak_memory_bytes(device: torch.device) -> int:
 def peak_reserved_bytes(device: torch.device) -> int | None:
     """Return the most GPU memory that torch has reserved for this process so far; on a CPU it reserves none."""
     return int(torch.cuda.max_memory_reserved(device)) if device.type == "cuda" else None
+
+
+def rank_gpu(device: torch.device) -> RankGpu | None:
+    """Return the GPU that this process computes on and the libraries that torch has loaded; ``None`` on a CPU."""
+    if device.type != "cuda":
+        return None
+    cudnn = torch.backends.cudnn.version()
+    nccl = torch.cuda.nccl.version() if torch.distributed.is_nccl_available() else None
+    return RankGpu(
+        uuid=f"GPU-{torch.cuda.get_device_properties(device).uuid}",
+        cuda=torch.version.cuda,
+        cudnn=None if cudnn is None else cudnn_version(cudnn),
+        nccl=None if nccl is None else ".".join(map(str, nccl)),
+    )
+
+
+def cudnn_version(number: int) -> str:
+    """Return cuDNN's version from its number: ``10000 * major + 100 * minor + patch`` from version 9 on (cudnn.h)."""
+    return f"{number // 10000}.{number % 10000 // 100}.{number % 100}"
 
 
 def rank_report(trainer: CheckpointingTrainer, *, initial: WeightDigests) -> RankReport:
@@ -100,6 +119,7 @@ def rank_report(trainer: CheckpointingTrainer, *, initial: WeightDigests) -> Ran
         peak_memory_bytes=peak_memory_bytes(device),
         peak_reserved_bytes=peak_reserved_bytes(device),
         device_seconds=loop.seconds,
+        gpu=rank_gpu(device),
         unchanged_adapter_steps=tuple(counters.unchanged_adapter_steps),
         zero_gradient_steps=tuple(counters.zero_gradient_steps),
         loss_terms=terms,

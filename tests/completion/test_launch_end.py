@@ -108,6 +108,7 @@ def test_the_end_record_holds_what_each_rank_needed(rl: Run) -> None:
                 "peak_memory_bytes": 7,
                 "peak_reserved_bytes": 9,
                 "device_seconds": 1.5,
+                "gpu": None,
             },
             {
                 "rank": 1,
@@ -116,6 +117,7 @@ def test_the_end_record_holds_what_each_rank_needed(rl: Run) -> None:
                 "peak_memory_bytes": None,
                 "peak_reserved_bytes": None,
                 "device_seconds": None,
+                "gpu": None,
             },
         ],
         "faults": [],

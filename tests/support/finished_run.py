@@ -245,6 +245,7 @@ class Run:
             "peak_memory_bytes": 1000,
             "peak_reserved_bytes": None,
             "device_seconds": 1.5,
+            "gpu": None,
             "unchanged_adapter_steps": (),
             "zero_gradient_steps": (2,),
             "loss_terms": {"cross_entropy" if self.is_sft else "policy": acted},
