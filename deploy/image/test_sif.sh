@@ -16,8 +16,8 @@ deploy/image/apptainer.sh run --containall --cleanenv --no-home --net --network 
 holds() { # TEXT FILE
     grep -qF -- "$1" "$2" || { echo "$2 does not hold $1" >&2; exit 1; }
 }
-holds "$(cat "$sif.digest")" "$work/smoke/run-manifest.json"
-holds "$(cat build/image/el-cpu.manifest)" "$work/smoke/run-manifest.json"
+holds "$(cat "$sif.digest")" "$work/smoke/training-complete.json"
+holds "$(cat build/image/el-cpu.manifest)" "$work/smoke/training-complete.json"
 for audit in "$work"/smoke/resume-audits/*.json; do
     holds '"passed": true' "$audit"
 done

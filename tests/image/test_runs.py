@@ -50,13 +50,29 @@ def test_the_baked_plan_is_stopped_and_goes_on(docker: Docker, image_id: str, op
     assert "resuming from checkpoint-" in done.stderr
     document = manifest(run)
     assert (document["status"], document["trained"]) == ("completed", True)
-    identity = document["frozen"]["image"]
+    launches = [json.loads(path.read_text()) for path in run.glob("launches/*.json") if "end" not in path.name]
+    assert sorted(launch["number"] for launch in launches) == [0, 1]
+    machine = launches[0]["nodes"][0]
+    assert launches[1]["nodes"] == [machine], "both launches are of one image on one machine"
+    identity, code = machine["image"], machine["code"]
     assert identity["digests"]["config"] == {"value": image_id, "known_by": "declared"}
     assert identity["digests"]["manifest"] == {"value": None, "known_by": "undeclared"}
     bill = (ROOT / "build" / "image" / "el-cpu.sbom.json").read_bytes()
     assert identity["baked_in"]["sbom_sha256"] == hashlib.sha256(bill).hexdigest()
     assert identity["baked_in"]["code_commit"] == document["completion"]["running_commit"]
-    assert document["frozen"]["hardware"]["container_runtime"].startswith("podman")
+    assert (code["known_by"], code["commit"]) == ("image", document["completion"]["running_commit"])
+    assert code["files_sha256"] == code["built_files_sha256"] == identity["baked_in"]["code_sha256"]
+    assert machine["platform"]["hardware"]["container_runtime"].startswith("podman")
+    assert machine["environment"]["explicit"]["EXPLICIT_IMAGE_DIGEST"] == image_id
+
+
+def test_code_that_is_mounted_over_the_images_is_told(docker: Docker, tmp_path: Path) -> None:
+    changed = tmp_path / "paths.py"
+    changed.write_text((ROOT / "explicit_learning" / "cli" / "paths.py").read_text() + "# changed\n")
+    mounted = f"{changed}:/opt/explicit-learning/explicit_learning/cli/paths.py"
+    done = docker.run("-v", mounted, IMAGE, "check", "plan.json")
+    assert done.returncode == 0, done.stderr
+    assert "files of this program differ from those that the image was built with" in done.stderr
 
 
 def test_with_nothing_mounted(docker: Docker) -> None:
