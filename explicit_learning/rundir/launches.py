@@ -7,6 +7,8 @@ removed or changed one is found at the next launch, and the completion marker ho
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -211,14 +213,17 @@ class Launch:
 
 
 def write_start(run: Path, record: StartRecord) -> None:
-    """Write a launch's start record, whole or not at all.
+    """Write a launch's start record, whole or not at all, and only once.
 
     Raises:
         Refusal: If it breaks its schema (exit code 70).
+        FileExistsError: If the launch has a record.
         OSError: If it cannot be written.
     """
     path = run / layout.launch_start_file(record.launch_id)
     path.parent.mkdir(exist_ok=True)
+    if path.exists():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
     write_document(path, record, gate=GATE)
 
 

@@ -133,3 +133,10 @@ def test_a_record_that_breaks_its_schema_is_not_written(tmp_path: Path) -> None:
         write_start(tmp_path, replace(start(0, 0, None), number=-1))
     assert refused.value.exit_code == ExitCode.INTERNAL
     assert list((tmp_path / "launches").iterdir()) == []
+
+
+def test_a_record_is_written_only_once(run: Path) -> None:
+    before = (run / "launches/9a.json").read_bytes()
+    with pytest.raises(FileExistsError):
+        write_start(run, start(0, 8, None))
+    assert (run / "launches/9a.json").read_bytes() == before

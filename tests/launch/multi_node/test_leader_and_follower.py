@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -65,6 +66,7 @@ class Pair:
         run = Run.of(folder / "run", plan_document())
         run.prepare()
         self.folder, self.manifest = folder, run.launch_manifest()
+        shutil.rmtree(folder / "run" / "launches")  # here node 0 writes it
         with closing(socket.create_server(("127.0.0.1", 0))) as free:
             port = int(free.getsockname()[1])
         self.place = NodePlace(
@@ -170,6 +172,38 @@ def test_a_request_of_another_form_is_answered_with_the_reason(pair: Pair, chang
             leading.result()
     assert found in reply["refusal"]
     assert reply == {"manifest": None, "nnodes": 2, "refusal": str(refused.value), "stopped": False}
+
+
+@pytest.mark.parametrize("accepts", [False, True])
+def test_a_node_that_computes_other_numbers_is_refused_unless_that_is_accepted(pair: Pair, accepts: bool) -> None:
+    libraries = replace(MACHINE.platform, libraries=MACHINE.platform.libraries | {"torch": "2.13.0"})
+    other = replace(MACHINE, platform=libraries)
+    pair.manifest = replace(pair.manifest, accept_changes=accepts)
+    found = "/nodes/1/platform/libraries/torch is 2.13.0, node 0 has 2.11.0"
+    with ThreadPoolExecutor() as pool:
+        leading = pool.submit(pair.lead, ExitCode.DONE)
+        if accepts:
+            assert pair.follow(pair.joining(machine=other), lambda _: ended(1)) == ExitCode.DONE
+            leading.result()
+            (launch,) = read_launches(pair.manifest.run)
+            assert launch.start.nodes == (MACHINE, other)
+            assert [change.pointer for change in launch.start.accepted_changes] == ["/nodes/1/platform/libraries/torch"]
+            return
+        with pytest.raises(Refusal, match="node 0 does not start"):
+            pair.follow(pair.joining(machine=other), never)
+        with pytest.raises(MultiNodeError, match=found):
+            leading.result()
+    assert read_launches(pair.manifest.run) == ()
+
+
+def test_a_node_with_other_files_of_the_program_is_refused(pair: Pair) -> None:
+    other = replace(MACHINE, code=replace(MACHINE.code, files_sha256="5" * 64))
+    with ThreadPoolExecutor() as pool:
+        leading = pool.submit(pair.lead, ExitCode.INTERNAL)
+        with pytest.raises(Refusal, match="the program's files on node 1 are not those on node 0"):
+            pair.follow(pair.joining(machine=other), never)
+        with pytest.raises(MultiNodeError, match="start the same code on all nodes"):
+            leading.result()
 
 
 def test_a_reply_with_another_plan_is_refused(pair: Pair) -> None:
