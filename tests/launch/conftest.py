@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +100,8 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., A
         run = tmp_path / "run"
         # Signals are held back as `exec_into_launcher` holds them back.
         own = dict(os.environ) | {"CASE": case, "PYTHONPATH": str(ROOT)} | variables
-        manifest = launch_manifest(run, world_size)
+        number = sum(1 for path in run.glob("launches/*") if ".end" not in path.name) + 1
+        manifest = replace(launch_manifest(run, world_size), launch_id=f"launch-{number}")
         with hold_run(run) as lock, (run / "console.txt").open("w") as console, blocked_stop_signals():
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.launcher_of_ranks"],
