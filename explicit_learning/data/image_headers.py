@@ -46,10 +46,14 @@ class TooManyPixelsError(ValueError):
 
 @contextmanager
 def bombs_are_errors() -> Iterator[None]:
-    """Turn Pillow's warning about large images into an error; process-wide, so enter it before threads start."""
+    """Turn Pillow's warning about large images into an error; process-wide, so enter it before threads start.
+
+    Its other warnings are about metadata that decides nothing here: they are not shown, and no error anywhere.
+    """
     from PIL import Image
 
     with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"PIL\.")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         yield
 

@@ -64,12 +64,27 @@ def check_pixels(
 
 
 def transparency_warnings(rows: Iterable[AnyRow], shown: Mapping[str, Decoded]) -> Iterator[str]:
-    """Yield how many images that rows show have transparent pixels; masks may have them."""
+    """Yield how many images that rows show have transparent pixels, and of how many nothing is seen on white.
+
+    Masks are left out: they may have them.
+    """
     images = {image for located in rows for image in (*_full_images(located.row), *_asked_images(located.row))}
-    paths = sorted({image.path for image in images if image.sha256 in shown and shown[image.sha256].transparent})
-    if paths:
-        count = "1 image has" if len(paths) == 1 else f"{len(paths):,} images have"
-        yield f"/data: {count} transparent pixels, which are shown on white: {', '.join(paths[:3])}"
+    transparent = {
+        image.path: shown[image.sha256].blank
+        for image in images
+        if image.sha256 in shown and shown[image.sha256].transparent
+    }
+    if transparent:
+        count = "1 image has" if len(transparent) == 1 else f"{len(transparent):,} images have"
+        yield f"/data: {count} transparent pixels, which are shown on white: {_first(transparent)}"
+    if blank := [path for path, is_blank in transparent.items() if is_blank]:
+        count = "1 image shows" if len(blank) == 1 else f"{len(blank):,} images show"
+        yield f"/data: {count} one colour only, because of transparent pixels: {_first(blank)}"
+
+
+def _first(paths: Iterable[str]) -> str:
+    """Return the first few paths in words."""
+    return ", ".join(sorted(paths)[:3])
 
 
 def _pixels(images: Sequence[ImageRef], shown: Mapping[str, Decoded]) -> tuple[str, ...] | None:

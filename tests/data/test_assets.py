@@ -6,15 +6,16 @@ import io
 import os
 import struct
 import time
+import warnings
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 from PIL import Image
 
 from explicit_learning.data.asset_paths import AssetFolder
 from explicit_learning.data.dataset import check_dataset
-from explicit_learning.data.images import CACHE_VARIABLE, decode_guarded
+from explicit_learning.data.images import CACHE_VARIABLE, decode_guarded, decode_image
 from explicit_learning.errors import Context, Refusal
 from tests.support.dataset_builder import Builder, asset_entry, brief
 
@@ -212,6 +213,28 @@ def test_a_cameras_photo_with_a_preview_is_good(good: Builder) -> None:
     data = written(NOISE, "MPO", save_all=True, append_images=[NOISE.resize((16, 12))])
     (good.folder / "images/train-0-full.png").write_bytes(data)
     assert check_dataset(replace_image(good, (64, 48))).faults == ()
+
+
+@pytest.mark.parametrize("suffix", ["PNG", "JPEG", "WEBP"])
+@pytest.mark.parametrize("action", ["error", "default"])
+def test_broken_metadata_beside_whole_pixels_is_good(
+    good: Builder, recwarn: pytest.WarningsRecorder, suffix: str, action: Literal["error", "default"]
+) -> None:
+    """Whatever Python is told about warnings (`PYTHONWARNINGS`), and without a word."""
+    path = good.folder / good.images[0]["path"]
+    Image.new("L", (8, 6), 10).save(path, suffix, exif=b"Exif\0\0MM\0*\0\0\0\x08\0\x07junk")
+    good.images[0] = asset_entry(good.folder, good.images[0]["path"], (8, 6))
+    (image,) = good.slots[0]["full_view"]["images"]
+    for row in good.slots:
+        row["full_view"]["images"] = [image | {"sha256": good.images[0]["sha256"]}]
+    for view in (good.slots[0]["selected_view"], good.sft[0]):
+        view["images"] = [image | {"sha256": good.images[0]["sha256"]}]
+    manifest = good.write()
+    with warnings.catch_warnings():
+        warnings.simplefilter(action)
+        assert check_dataset(manifest).faults == ()
+        decode_image(path)
+    assert list(recwarn) == []
 
 
 @pytest.mark.parametrize("kind", [b"iCCP", b"zTXt"])

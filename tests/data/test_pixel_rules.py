@@ -158,9 +158,13 @@ def test_a_trained_view_that_is_held_out(
     assert all("evaluation leakage: the view has exactly the pixels" in fault.found for fault in faults)
 
 
-def test_transparent_images_are_named(good: Builder) -> None:
+@pytest.mark.parametrize("colour", [0, 255])
+def test_transparent_images_are_named(good: Builder, colour: int) -> None:
+    """White writing on nothing cannot be seen on white."""
     name = "images/train-0-control.png"
-    Image.new("RGBA", (8, 6), (0, 0, 0, 128)).save(good.folder / name)
+    drawing = Image.new("RGBA", (8, 6), (0, 0, 0, 0))
+    drawing.paste((colour, colour, colour, 255), (2, 2, 4, 4))
+    drawing.save(good.folder / name)
     entry = asset_entry(good.folder, name, (8, 6))
     good.images[CONTROL] = entry
     for row in (good.slots[CONTROL], good.sft[CONTROL]):
@@ -168,6 +172,9 @@ def test_transparent_images_are_named(good: Builder) -> None:
     mask = image_bytes(good.folder, "masks/a.png", 255)
     Image.new("LA", (8, 6), (255, 0)).save(good.folder / mask["path"])
     good.images.append(asset_entry(good.folder, mask["path"], (8, 6)))
-    checked = check_dataset(good.write())
-    assert checked.faults == ()
-    assert checked.warnings == (f"/data: 1 image has transparent pixels, which are shown on white: {name}",)
+    transparent = f"/data: 1 image has transparent pixels, which are shown on white: {name}"
+    blank = f"/data: 1 image shows one colour only, because of transparent pixels: {name}"
+    for _ in ("decoded", "remembered"):
+        checked = check_dataset(good.write())
+        assert checked.faults == ()
+        assert checked.warnings == ((transparent, blank) if colour == 255 else (transparent,))
