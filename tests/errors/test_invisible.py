@@ -25,7 +25,7 @@ from explicit_learning.errors.invisible import invisible_characters
     ],
 )
 def test_what_is_seen_is_good(text: str) -> None:
-    """Accents in both forms, Persian with a joiner in the word, emoji of one and two, a keycap, an old form, Braille."""
+    """Accents in both forms, Persian with a joiner in the word, emoji of one and two, a keycap, old forms, Braille."""
     assert invisible_characters(text) == []
 
 
