@@ -89,8 +89,9 @@ def _set_mode(target: int | Path, mode: int, folder: Path) -> None:
 
 
 def _lasting(folder: Path) -> Path:
-    """Return the nearest folder above temporary ones: its name still means something later."""
-    return next(place for place in (folder, *folder.parents) if not place.name.startswith(TEMPORARY_PREFIX))
+    """Return the nearest folder above temporary ones, from the root: a name that still means something later."""
+    absolute = folder.absolute()
+    return next(place for place in (absolute, *absolute.parents) if not place.name.startswith(TEMPORARY_PREFIX))
 
 
 def _umask() -> int:
