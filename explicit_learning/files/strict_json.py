@@ -10,7 +10,6 @@ import json
 import os
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from explicit_learning.errors import Context, Refusal, found_text
@@ -68,10 +67,7 @@ def read_bytes(path: Path, *, gate: str, max_bytes: int = MAX_BYTES, fix: str | 
             size = os.fstat(stream.fileno()).st_size
             data = b"" if size > max_bytes else stream.read(max_bytes + 1)
     except (OSError, ValueError) as error:
-        fault = read_fault(error, path, gate=gate)
-        if fix and isinstance(error, FileNotFoundError):
-            fault = replace(fault, fix=fix)
-        raise Refusal(fault) from None
+        raise Refusal(read_fault(error, path, gate=gate, missing_fix=fix)) from None
     if max(size, len(data)) > max_bytes:
         wrong = "check that this is the right file: no document of this kind is so large"
         raise at.refusal(found=f"{max(size, len(data)):,} bytes", expected=f"at most {max_bytes:,} bytes", fix=wrong)

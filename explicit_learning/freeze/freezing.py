@@ -16,7 +16,7 @@ from explicit_learning.data.answers import ANSWER_SCHEMA_REGEX
 from explicit_learning.data.slots import slot_manifest_sha256
 from explicit_learning.errors import Context, ExitCode, Refusal, found_text
 from explicit_learning.files.atomic import write_json
-from explicit_learning.files.os_errors import OTHER_FORM_FIX, other_form, write_fault
+from explicit_learning.files.os_errors import missing_file, write_fault
 from explicit_learning.files.schema import load_schema, validate
 from explicit_learning.files.strict_json import load_json
 from explicit_learning.files.typed_json import from_json
@@ -58,9 +58,7 @@ def read_draft(path: Path) -> dict[str, Any]:
     context = CONTEXT.at(path)
     if not os.path.exists(path):  # noqa: PTH110 - unlike Path's, it takes too long a name for a missing file
         fix = "check the path; drafts to start from are in plans/"
-        if other := other_form(path):
-            fix = OTHER_FORM_FIX
-        found = f"no such file, but {other}" if other else "no such file"
+        found, fix = missing_file(path, fix=fix)
         raise context.refusal(found=found, expected="a draft", fix=fix, exit_code=ExitCode.USAGE)
     draft = load_json(path, gate=context.gate)
     if not isinstance(draft, dict):
