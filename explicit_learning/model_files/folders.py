@@ -29,6 +29,9 @@ ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 MODEL_FILES = ("config.json", "tokenizer.json")
 # The image processor's settings lie in one of these: transformers 5 writes the first.
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
+A_MODEL = "a folder with a model in transformers' form"
+# Where models lie below a folder around them, as in a hub's cache.
+AROUND = ("*/", "snapshots/*/", "*/snapshots/*/")
 MODEL = Context(gate="model", fix="fetch or copy the model again, completely")
 ADAPTER = Context(gate="adapter", fix="name the final-adapter folder of a completed SFT run")
 
@@ -36,11 +39,14 @@ ADAPTER = Context(gate="adapter", fix="name the final-adapter folder of a comple
 def model_structure(folder: Path) -> list[Fault]:
     """Return what is structurally wrong with a model folder: Git LFS pointers, broken links, missing or cut files."""
     if not folder.is_dir():
-        return [_not_a_folder(folder, MODEL, "/model/path", "a folder with a model in transformers' form")]
+        return [_not_a_folder(folder, MODEL, "/model/path", A_MODEL)]
     if pointers := _lfs_faults(snapshot_files(folder), MODEL):
         return pointers
     if links := _broken_links(folder):
         return links
+    if not (folder / MODEL_FILES[0]).is_file() and (inside := _models_inside(folder)):
+        found = f"no model, but a folder around {'one' if len(inside) == 1 else len(inside)}"
+        return [MODEL.fault(file=folder, found=found, expected=A_MODEL, fix=f"name the model's folder: {inside[0]}")]
     missing = [name for name in MODEL_FILES if not (folder / name).is_file()]
     faults = [_missing(folder / name, MODEL, "a file that every model folder has") for name in missing]
     if not any((folder / name).is_file() for name in PROCESSOR_FILES):
@@ -55,6 +61,10 @@ def model_structure(folder: Path) -> list[Fault]:
         weights = _weight_faults(folder / name, MODEL, "the model's weights")
         faults += weights or _uncovered_faults(folder, name, covered)
     return faults
+
+
+def _models_inside(folder: Path) -> list[Path]:
+    return [path.parent for around in AROUND for path in sorted(folder.glob(f"{around}{MODEL_FILES[0]}"))]
 
 
 def _uncovered_faults(folder: Path, name: str, covered: set[Path]) -> list[Fault]:

@@ -120,6 +120,19 @@ def test_an_adapters_file_that_is_a_link_to_nowhere(adapter: Path, name: str) ->
     assert "mount the whole cache" in fault.fix
 
 
+@pytest.mark.parametrize(
+    ("place", "asked"), [("a", "."), ("hub/models--x/snapshots/abc", "hub"), ("models--x/snapshots/abc", "models--x")]
+)
+def test_a_folder_around_a_model_is_answered_with_the_models_folder(
+    model: Path, tmp_path: Path, place: str, asked: str
+) -> None:
+    inside = tmp_path / "around" / place
+    inside.parent.mkdir(parents=True)
+    model.rename(inside)
+    (fault,) = model_structure(tmp_path / "around" / asked)
+    assert (fault.found, fault.fix) == ("no model, but a folder around one", f"name the model's folder: {inside}")
+
+
 def test_a_missing_shard_is_named(model: Path) -> None:
     (model / "model-2.safetensors").unlink()
     (fault,) = model_structure(model)
