@@ -171,7 +171,7 @@ def _evaluate(requests: list[EvaluationRequest]) -> None:
     done = subprocess.run(  # noqa: S603 - the program itself
         [sys.executable, "-m", MODULE],
         input=json.dumps(to_json(requests)),
-        text=True,
+        encoding="utf-8",
         env=rank_environment(requests[0].plan, os.environ).variables,
         check=False,
     )

@@ -63,7 +63,7 @@ def _end_of_configs(folder: Path) -> Iterator[int]:
 
 def _settings(path: Path) -> dict[str, Any]:
     """Return a JSON object as transformers writes it: its numbers need not be strict JSON."""
-    value = json.loads(path.read_text())
+    value = json.loads(path.read_bytes())
     if not isinstance(value, dict):
         raise ValueError(f"{path.name} is not a JSON object")  # noqa: TRY004 - the value of a file, not of a caller
     return value

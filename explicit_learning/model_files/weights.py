@@ -95,7 +95,7 @@ def linear_modules(folder: Path) -> dict[str, tuple[int, int]] | None:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    value = json.loads((folder / "config.json").read_text())
+    value = json.loads((folder / "config.json").read_bytes())
     if not isinstance(value, dict):
         raise ValueError("config.json is not a JSON object")  # noqa: TRY004 - the value of a file, not of a caller
     return value
