@@ -19,11 +19,17 @@ from explicit_learning.files.regular import NotRegularError
 if TYPE_CHECKING:
     from explicit_learning.errors import Fault
 
-__all__ = ["OUTPUT_FIXES", "missing_file", "read_fault", "write_fault"]
+__all__ = ["LIMIT_FIXES", "OUTPUT_FIXES", "missing_file", "read_fault", "write_fault"]
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 BROKEN_LINK_FIX = "mount the whole cache that holds the target, too, or copy the files themselves (cp -rL)"
 OTHER_FORM_FIX = "rename one of the two, so that both have the same form (NFC is the usual one)"
+# What the system allows a process, whatever the path and the disk.
+LIMIT_FIXES = {
+    errno.EFBIG: "raise the limit on the size of a file (ulimit -f)",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENFILE: "raise the system's limit on open files (fs.file-max)",
+}
 OUTPUT_FIXES = {
     errno.EROFS: "choose another folder (--out), or mount this one writable (docker run -v HOST:FOLDER, without :ro)",
     errno.EACCES: "give this user write access to the folder (docker run --user), or choose another one (--out)",
@@ -65,7 +71,8 @@ def read_fault(
         fix = "name the file inside it" if error.strerror == "a folder" else "save the content as a file, and name that"
         return at.fault(found=str(error.strerror), expected="a regular file", fix=fix)
     found = f"cannot be read: {getattr(error, 'strerror', None) or error}"
-    fix = "check the file's permissions and the disk it lies on"
+    number = error.errno if isinstance(error, OSError) else None
+    fix = LIMIT_FIXES.get(number or 0, "check the file's permissions and the disk it lies on")
     return at.fault(found=found, expected=expected, fix=fix, exit_code=ExitCode.IO)
 
 
@@ -114,7 +121,9 @@ def write_fault(error: OSError, path: Path, *, gate: str = "output", expected: s
     """
     at, found = Context(gate=gate, file=str(path)), error.strerror or str(error)
     fix, code = OUTPUT_FIXES.get(error.errno or 0), ExitCode.OUTPUT
-    if error.errno in FULL:
+    if error.errno in LIMIT_FIXES:
+        fix, code = LIMIT_FIXES[error.errno], ExitCode.IO
+    elif error.errno in FULL:
         fix, code = "free some space, or choose a folder on another disk (--out)", ExitCode.IO
     elif "temporary directory" in found:  # `tempfile` has tried all its folders; no path of the user's is at fault
         expected, fix, code = (

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
     from explicit_learning.errors import Fault
     from explicit_learning.plan.reading import PlanDocument
+    from explicit_learning.plan.typed_plan import ResolvedPaths
 
-__all__ = ["inputs_of_draft", "inputs_of_plan", "output_faults"]
+__all__ = ["inputs_of_draft", "inputs_of_paths", "inputs_of_plan", "output_faults"]
 
 CONTEXT = Context(gate="output", exit_code=ExitCode.OUTPUT)
 Named = tuple[str, Path]
@@ -67,6 +68,19 @@ def inputs_of_plan(document: PlanDocument) -> list[Named]:
             ("the asset root", base / data.asset_root),
         ]
     return inputs
+
+
+def inputs_of_paths(paths: ResolvedPaths) -> list[Named]:
+    """Return what a plan names, from where the gates found it."""
+    named = {
+        "the prompt": paths.prompt,
+        "the model": paths.model,
+        "the initial adapter": paths.initial_adapter,
+        "the dataset's file of rows": paths.dataset,
+        "the dataset's file of evaluation rows": paths.evaluation,
+        "the asset root": paths.asset_root,
+    }
+    return [(what, Path(path)) for what, path in named.items() if path is not None]
 
 
 def inputs_of_draft(draft: dict[str, Any], file: Path) -> list[Named]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import struct
@@ -13,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 from PIL import Image
 
+from explicit_learning.data import decoded, image_headers
 from explicit_learning.data.asset_paths import AssetFolder
 from explicit_learning.data.dataset import check_dataset
 from explicit_learning.data.images import CACHE_VARIABLE, decode_guarded, decode_image
-from explicit_learning.errors import Context, Refusal
+from explicit_learning.errors import Context, ExitCode, Refusal
 from tests.support.dataset_builder import Builder, asset_entry, brief
 
 if TYPE_CHECKING:
@@ -213,6 +215,22 @@ def test_a_cameras_photo_with_a_preview_is_good(good: Builder) -> None:
     data = written(NOISE, "MPO", save_all=True, append_images=[NOISE.resize((16, 12))])
     (good.folder / "images/train-0-full.png").write_bytes(data)
     assert check_dataset(replace_image(good, (64, 48))).faults == ()
+
+
+@pytest.mark.parametrize("when", ["header", "pixels"])
+def test_an_image_is_not_blamed_for_what_the_system_refuses(
+    good: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "nothing remembered"))
+
+    def refuses(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    module = {"header": image_headers, "pixels": decoded}[when]
+    monkeypatch.setattr(module, {"header": "open_image", "pixels": "decode_guarded"}[when], refuses)
+    fault = check_dataset(good.write()).faults[0]
+    assert fault.found == f'"{good.images[0]["path"]}": cannot be read: Too many open files'
+    assert (fault.exit_code, fault.fix) == (ExitCode.IO, "raise the limit on open files (ulimit -n)")
 
 
 @pytest.mark.parametrize("suffix", ["PNG", "JPEG", "WEBP"])

@@ -38,6 +38,8 @@ Form = Literal["NFC", "NFD"]
         (errno.EDQUOT, ExitCode.IO),
         (errno.EIO, ExitCode.IO),
         (errno.ESTALE, ExitCode.IO),
+        (errno.EFBIG, ExitCode.IO),
+        (errno.EMFILE, ExitCode.IO),
     ],
 )
 def test_whether_another_path_or_more_space_helps(number: int, code: ExitCode) -> None:
@@ -46,6 +48,15 @@ def test_whether_another_path_or_more_space_helps(number: int, code: ExitCode) -
     assert fault.found == os.strerror(number)
     assert fault.file == "runs/one"
     assert ("space" in fault.fix) is (number in (errno.ENOSPC, errno.EDQUOT))
+
+
+@pytest.mark.parametrize(
+    ("number", "option"), [(errno.EFBIG, "ulimit -f"), (errno.EMFILE, "ulimit -n"), (errno.ENFILE, "fs.file-max")]
+)
+def test_a_limit_of_the_system_is_named(number: int, option: str) -> None:
+    error = OSError(number, os.strerror(number))
+    assert option in write_fault(error, Path("runs/one")).fix
+    assert option in read_fault(error, Path("plan.json"), gate="plan").fix
 
 
 def test_an_error_without_a_number() -> None:
