@@ -182,7 +182,7 @@ def zero_tail(data: bytes) -> bytes:
     return data[: len(data) // 2] + bytes(len(data) - len(data) // 2)
 
 
-def whole_by_its_own_account(webp: bytes) -> bytes:
+def of_the_stated_size(webp: bytes) -> bytes:
     """Return a cut WEBP that states the size it has."""
     return webp[:4] + struct.pack("<I", len(webp) - 8) + webp[8:]
 
@@ -204,9 +204,7 @@ def damaged_chunk() -> bytes:
         pytest.param(zero_tail(written(NOISE, "PNG")), id="png-with-room-for-the-rest"),
         pytest.param(zero_tail(written(NOISE, "JPEG")), id="jpeg-with-room-for-the-rest"),
         pytest.param(written(NOISE, "WEBP")[:-40], id="cut-webp"),
-        pytest.param(
-            whole_by_its_own_account(written(NOISE, "WEBP", lossless=True)[:-2000]), id="cut-webp-of-its-size"
-        ),
+        pytest.param(of_the_stated_size(written(NOISE, "WEBP", lossless=True)[:-2000]), id="cut-webp-of-its-size"),
     ],
 )
 def test_damage_behind_a_whole_header(good: Builder, data: bytes) -> None:
