@@ -25,7 +25,7 @@ from explicit_learning.freeze.draft_data import DraftData, resolve_data
 from explicit_learning.inputs.code import code_faults, code_identity
 from explicit_learning.inputs.data import rows_faults
 from explicit_learning.inputs.named import Named, read_inputs
-from explicit_learning.inputs.outputs import inputs_of_draft, output_faults
+from explicit_learning.inputs.outputs import cache_faults, inputs_of_draft, output_faults
 from explicit_learning.lock.installed import nearest_lock
 from explicit_learning.lock.parse import lock_sha256
 from explicit_learning.lock.shipped import FULL_LOCK
@@ -89,6 +89,8 @@ def freeze(
     Raises:
         Refusal: With everything that is wrong; nothing is written then.
     """
+    if overlap := cache_faults(inputs_of_draft(draft, file)):
+        raise Refusal(overlap)
     faults = validate(draft, "draft", gate=CONTEXT.gate, file=str(file))
     refused = {(fault.pointer or "/").split("/")[1] for fault in faults}
     if "arm" in refused:

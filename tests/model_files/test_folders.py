@@ -133,6 +133,16 @@ def test_a_folder_around_a_model_is_answered_with_the_models_folder(
     assert (fault.found, fault.fix) == ("no model, but a folder around one", f"name the model's folder: {inside}")
 
 
+@pytest.mark.parametrize("value", ["376", [376, "377"], 376.0, True, {"id": 376}])
+@pytest.mark.parametrize(("name", "at"), [("generation_config.json", ""), ("config.json", "/text_config")])
+def test_a_terminal_token_that_is_no_number_is_named_by_its_field(model: Path, value: Any, name: str, at: str) -> None:
+    (model / name).write_text(json.dumps({"text_config": {"eos_token_id": value}} if at else {"eos_token_id": value}))
+    with pytest.raises(Refusal) as caught:
+        terminal_tokens(model)
+    (fault,) = caught.value.faults
+    assert (fault.file, fault.pointer, fault.found) == (str(model / name), f"{at}/eos_token_id", json.dumps(value))
+
+
 def test_a_missing_shard_is_named(model: Path) -> None:
     (model / "model-2.safetensors").unlink()
     (fault,) = model_structure(model)
