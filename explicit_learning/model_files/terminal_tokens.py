@@ -34,7 +34,7 @@ def terminal_tokens(folder: Path) -> TerminalTokens:
     """Return the terminal tokens of the model in a folder.
 
     Raises:
-        Refusal: If an end-of-sequence token of a model's configuration is no number.
+        Refusal: If an end-of-sequence token of a configuration is not an integer.
         ValueError: If no end-of-sequence token is named, or a settings file is not a JSON object.
         KeyError, TypeError, AttributeError: If a settings file has another form than transformers'.
         OSError: If a settings file cannot be read.
