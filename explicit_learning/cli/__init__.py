@@ -134,7 +134,7 @@ def _refuse(faults: tuple[Fault, ...], *, as_json: bool) -> int:
         return int(answer(faults, as_json=as_json))
     except OSError:
         # What is still buffered would fail once more, with a traceback, when the interpreter flushes it at its end.
-        sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - open until the end
+        sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open until the end
         return int(ExitCode.IO)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.cli.output import add_json_argument, answer
-from explicit_learning.errors import Context, ExitCode
+from explicit_learning.errors import Context, ExitCode, Refusal
+from explicit_learning.files.strict_json import parse_json
 from explicit_learning.freeze.freezing import freeze, read_draft
 
 if TYPE_CHECKING:
@@ -54,9 +55,12 @@ def _assign(draft: dict[str, Any], assignment: str) -> None:
     """Set one field of a draft, in place: a value that is not JSON is text, a path starts at the working directory."""
     name, equals, text = assignment.partition("=")
     parts = name.split(".")
+    context = Context(gate="usage", exit_code=ExitCode.USAGE)
     try:
-        value = str(Path(text).resolve()) if name in PATHS else json.loads(text)
-    except ValueError:
+        value = (
+            str(Path(text).resolve()) if name in PATHS else parse_json(os.fsencode(text), gate="usage", file="--set")
+        )
+    except (Refusal, ValueError):
         value = text
     holder: Any = draft
     for part in parts[:-1]:
@@ -67,7 +71,6 @@ def _assign(draft: dict[str, Any], assignment: str) -> None:
             break
     if not equals or not all(parts) or not isinstance(holder, dict):
         fix = "write --set FIELD=VALUE with dots between nested fields, such as --set optimisation.max_steps=20"
-        context = Context(gate="usage", exit_code=ExitCode.USAGE)
         raise context.refusal(pointer="--set", found=assignment, expected="FIELD=VALUE", fix=fix)
     holder[parts[-1]] = value
 

@@ -85,7 +85,7 @@ def show(text: str) -> None:
     try:
         print(text, flush=True)
     except OSError as error:
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - what is still buffered would fail again at the end
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - what is still buffered would fail again at the end
         raise STDOUT.refusal(found=error.strerror or str(error), expected="an output that takes the answer") from None
 
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from explicit_learning.errors import Refusal, found_text
-from explicit_learning.files.os_errors import OTHER_FORM_FIX, other_form, read_fault
+from explicit_learning.files.os_errors import missing_file, read_fault
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,9 +82,8 @@ class AssetFolder:
             real = self._real(path)
             status = os.stat(real)  # noqa: PTH116 - a string: tens of thousands of paths
         except FileNotFoundError:
-            if other := other_form(self._root / path):
-                raise refusal(f"no such file, but {other}", "the listed name", OTHER_FORM_FIX) from None
-            raise refusal("no such file", f"a file below {self._root}", "restore the file") from None
+            found, fix = missing_file(self._root / path, fix="restore the file")
+            raise refusal(found, f"a file below {self._root}", fix) from None
         except (OSError, ValueError) as error:
             fault = read_fault(error, path, gate=at.gate)
             raise refusal(fault.found, fault.expected, fault.fix) from None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.data.asset_paths import AssetFolder
 from explicit_learning.data.decoded import Decoded, decode_all
-from explicit_learning.data.image_headers import bombs_are_errors, header_fault
+from explicit_learning.data.image_headers import bombs_are_errors, header_fault, unread_fault
 from explicit_learning.errors import Refusal, found_text
 from explicit_learning.files.git_lfs import LFS_FIX, LFS_POINTER, is_lfs_pointer
 from explicit_learning.files.hashing import hash_files
@@ -71,12 +71,19 @@ def check_assets(root: Path, assets: Sequence[Asset], manifest: str, faults: Fau
             if not (changed or fault) and path in hashes:
                 whole.append((pointer, asset, path))
         decoded = decode_all(((asset.sha256, path) for _, asset, path in whole), outside=root)
-    for pointer, asset, _ in whole:
+    for pointer, asset, path in whole:
         error = decoded[asset.sha256]
         if isinstance(error, Exception):
-            found, expected = f"{found_text(asset.path)}: damaged: {error}", "an image that is whole to its last pixel"
-            faults.add(at.fault(pointer=pointer, found=found, expected=expected, fix=DAMAGED))
+            faults.add(_damage(error, path, at, pointer, asset.path))
     return {sha256: shown for sha256, shown in decoded.items() if isinstance(shown, Decoded)}
+
+
+def _damage(error: Exception, path: Path, at: Context, pointer: str, name: str) -> Fault:
+    """Return why an image with a whole header could not be decoded."""
+    if unread := unread_fault(error, path, at, pointer, name):
+        return unread
+    found, expected = f"{found_text(name)}: damaged: {error}", "an image that is whole to its last pixel"
+    return at.fault(pointer=pointer, found=found, expected=expected, fix=DAMAGED)
 
 
 def _change(pointer: str, asset: Asset, size: int, sha256: str, at: Context) -> Fault | None:

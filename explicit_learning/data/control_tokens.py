@@ -42,9 +42,8 @@ class ControlTokens:
     """A model's control tokens, and where a text holds one."""
 
     def __init__(self, text: ModelText) -> None:
-        """Take the added and special tokens of a model's tokenizer; white space is not a control token."""
-        added = (token.content for token in text.tokenizer.get_added_tokens_decoder().values())
-        names = {name for name in (*added, *text.special_tokens.values()) if name.strip()}
+        """Take the control tokens of a model's tokenizer; white space is none."""
+        names = {name for name in text.control_tokens if name.strip()}
         longest_first = sorted(names, key=lambda name: (-len(name), name))
         self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 

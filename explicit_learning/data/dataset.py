@@ -18,7 +18,7 @@ from explicit_learning.data.group_rules import (
     check_slot_groups,
 )
 from explicit_learning.data.pixel_rules import check_pixels, transparency_warnings
-from explicit_learning.data.reading import stream_sft, stream_slots
+from explicit_learning.data.reading import load_sft_rows, load_slot_rows
 from explicit_learning.data.references import check_references
 from explicit_learning.data.rows import Relation
 from explicit_learning.errors import Context, FaultCollector, Refusal, found_text
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from explicit_learning.arms import Arm
     from explicit_learning.data.dataset_manifest import RowsFile
     from explicit_learning.data.group_rules import Located
+    from explicit_learning.data.reading import FileRows
     from explicit_learning.data.rows import SftRow, SlotRow
     from explicit_learning.errors import Fault
 
@@ -112,10 +113,10 @@ def check_dataset(
         return CheckedDataset(manifest=manifest, faults=tuple(faults.faults()))
     file_sha256 = _check_files(manifest, faults)
     rows = _read_files(manifest, faults)
-    check_slot_groups(rows.slots, faults)
+    check_slot_groups(rows.slots, faults, is_whole=rows.is_whole("slots"))
     check_sft_groups(rows.sft, faults)
     check_sft_against_slots(rows.sft, rows.slots, faults)
-    check_slot_groups(rows.evaluation, faults)
+    check_slot_groups(rows.evaluation, faults, is_whole=rows.is_whole("evaluation"))
     check_leakage([*rows.slots, *rows.sft], rows.evaluation, faults)
     _check_counts(manifest, rows, faults)
     check_references([*rows.slots, *rows.sft, *rows.evaluation], manifest, faults)
@@ -194,29 +195,41 @@ def evaluation_file(manifest: DatasetManifest) -> RowsFile | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rows:
-    """All rows of the right form, how many each file has, and the arm that each SFT file is for."""
+    """All rows of the right form, how many each file has, and the arm that each SFT file is for.
 
-    slots: list[Located[SlotRow]]
-    sft: list[Located[SftRow]]
-    evaluation: list[Located[SlotRow]]
-    per_file: list[int]
-    record_kinds: dict[str, str]
+    A file that holds anything else, too, has no number of rows here, and is of one of the ``partial`` kinds.
+    """
+
+    slots: list[Located[SlotRow]] = field(default_factory=list)
+    sft: list[Located[SftRow]] = field(default_factory=list)
+    evaluation: list[Located[SlotRow]] = field(default_factory=list)
+    per_file: list[int | None] = field(default_factory=list)
+    partial: set[str] = field(default_factory=set)
+    record_kinds: dict[str, str] = field(default_factory=dict)
+
+    def is_whole(self, kind: str) -> bool:
+        """Whether these are all rows of the files of a kind."""
+        return kind not in self.partial
 
 
 def _read_files(manifest: DatasetManifest, faults: FaultCollector) -> _Rows:
-    rows = _Rows(slots=[], sft=[], evaluation=[], per_file=[], record_kinds={})
+    rows = _Rows()
     for entry in manifest.files:
         path = manifest.path.parent / entry.path
-        before = len(rows.slots) + len(rows.sft) + len(rows.evaluation)
+        read: FileRows[SftRow] | FileRows[SlotRow]
         if entry.kind == "sft":
-            certificates = list(stream_sft(path, faults))
-            _check_record_kinds(entry.path, certificates, rows.record_kinds, faults)
-            rows.sft.extend(certificates)
+            read = load_sft_rows(path, faults)
+            _check_record_kinds(entry.path, read.rows, rows.record_kinds, faults)
+            rows.sft.extend(read.rows)
         elif entry.kind == "slots":
-            rows.slots.extend(stream_slots(path, faults))
+            read = load_slot_rows(path, faults)
+            rows.slots.extend(read.rows)
         else:
-            rows.evaluation.extend(stream_slots(path, faults, split="evaluation"))
-        rows.per_file.append(len(rows.slots) + len(rows.sft) + len(rows.evaluation) - before)
+            read = load_slot_rows(path, faults, split="evaluation")
+            rows.evaluation.extend(read.rows)
+        rows.per_file.append(len(read.rows) if read.is_whole else None)
+        if not read.is_whole:
+            rows.partial.add(entry.kind)
     return rows
 
 
@@ -277,23 +290,24 @@ def _check_files(manifest: DatasetManifest, faults: FaultCollector) -> dict[str,
 
 def _check_counts(manifest: DatasetManifest, rows: _Rows, faults: FaultCollector) -> None:
     listed = manifest.counts
-    counted = [
+    counted: list[tuple[str, int, int | None]] = [
         (f"/files/{index}/rows", entry.rows, found)
         for index, (entry, found) in enumerate(zip(manifest.files, rows.per_file, strict=True))
     ]
-    counted += [
-        ("/counts/slots", listed.slots, len(rows.slots)),
-        ("/counts/groups", listed.groups, len({located.row.group_id for located in rows.slots})),
-        ("/counts/sft_rows", listed.sft_rows, len(rows.sft)),
-        ("/counts/evaluation_rows", listed.evaluation_rows, len(rows.evaluation)),
-        ("/counts/images", listed.images, len(manifest.images)),
-    ]
+    if rows.is_whole("slots"):
+        groups = len({located.row.group_id for located in rows.slots})
+        counted += [("/counts/slots", listed.slots, len(rows.slots)), ("/counts/groups", listed.groups, groups)]
+    if rows.is_whole("sft"):
+        counted.append(("/counts/sft_rows", listed.sft_rows, len(rows.sft)))
+    if rows.is_whole("evaluation"):
+        counted.append(("/counts/evaluation_rows", listed.evaluation_rows, len(rows.evaluation)))
+    counted.append(("/counts/images", listed.images, len(manifest.images)))
     for pointer, count, found in counted:
-        if count != found:
+        if found is not None and count != found:
             faults.report(
                 file=str(manifest.path),
                 pointer=pointer,
-                found=f"{count}; the files hold {found} of the right form",
+                found=f"{count}; the files hold {found}",
                 expected=str(found),
                 fix="fix the rows, or make the manifest again",
             )

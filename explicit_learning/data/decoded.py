@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Decoded", "decode_all"]
 
 THREADS = 8
-FIELDS = 4  # hash of the file, hash of the pixels, whether some are transparent, hash of these three
+FIELDS = 5  # hash of the file, hash of the pixels, transparent, blank, hash of these four
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +34,12 @@ class Decoded:
     Attributes:
         pixels: SHA-256 of its size and of its RGB pixels, as the model is shown them.
         transparent: Whether it has pixels that are not opaque; these are shown on white.
+        blank: Whether all pixels are shown in one colour.
     """
 
     pixels: str
     transparent: bool
+    blank: bool
 
 
 def decode_all(images: Iterable[tuple[str, Path]], *, outside: Path) -> dict[str, Decoded | Exception]:
@@ -70,7 +72,8 @@ def _decode(path: Path) -> Decoded | Exception:
         return error
     digest = hashlib.sha256(f"{image.width}x{image.height}:".encode())
     digest.update(image.tobytes())
-    return Decoded(pixels=digest.hexdigest(), transparent=transparent)
+    blank = image.getcolors(1) is not None
+    return Decoded(pixels=digest.hexdigest(), transparent=transparent, blank=blank)
 
 
 def _memory_file(outside: Path) -> Path | None:
@@ -89,7 +92,7 @@ def _memory_file(outside: Path) -> Path | None:
 
 
 def _line(sha256: str, decoded: Decoded) -> str:
-    text = f"{sha256} {decoded.pixels} {int(decoded.transparent)}"
+    text = f"{sha256} {decoded.pixels} {int(decoded.transparent)} {int(decoded.blank)}"
     return f"{text} {hashlib.sha256(text.encode()).hexdigest()}\n"
 
 
@@ -102,7 +105,7 @@ def _remembered(memory: Path | None) -> dict[str, Decoded]:
     for line in lines:
         fields = line.split()
         if len(fields) == FIELDS:
-            decoded = Decoded(pixels=fields[1], transparent=fields[2] == "1")
+            decoded = Decoded(pixels=fields[1], transparent=fields[2] == "1", blank=fields[3] == "1")
             if _line(fields[0], decoded) == line:
                 known[fields[0]] = decoded
     return known

@@ -28,8 +28,14 @@ class Located(Generic[RowT]):
     row: RowT
 
 
-def check_slot_groups(slots: Sequence[Located[SlotRow]], faults: FaultCollector) -> None:
-    """Report duplicate slots, and groups that are not whole or contradict themselves."""
+def check_slot_groups(slots: Sequence[Located[SlotRow]], faults: FaultCollector, *, is_whole: bool = True) -> None:
+    """Report duplicate slots, and groups that are not whole or contradict themselves.
+
+    Args:
+        slots: The rows of a file.
+        faults: Takes what is wrong.
+        is_whole: Whether these are all rows of the file; otherwise nothing is reported that a missing one explains.
+    """
     for first, second in _repeated(slots, lambda row: row.slot_id):
         faults.report(
             file=second.where,
@@ -48,18 +54,18 @@ def check_slot_groups(slots: Sequence[Located[SlotRow]], faults: FaultCollector)
             fix="remove the duplicate: a slot is a view, not a draw from it",
         )
     for members in _grouped(slots, lambda row: row.group_id).values():
-        _check_slot_group(members, faults)
+        _check_slot_group(members, faults, is_whole=is_whole)
 
 
 # Fields that all rows of a group share; its FULL row sets them.
 _SHARED = ("base_id", "question", "choices", "answer_type", "full_view")
 
 
-def _check_slot_group(members: Sequence[Located[SlotRow]], faults: FaultCollector) -> None:
+def _check_slot_group(members: Sequence[Located[SlotRow]], faults: FaultCollector, *, is_whole: bool) -> None:
     full = [member for member in members if member.row.relation is Relation.FULL]
     first = full[0] if full else members[0]
     group = found_text(first.row.group_id)
-    if not full:
+    if is_whole and not full:
         present = ", ".join(sorted({member.row.relation.value for member in members}))
         faults.report(
             file=first.where,
@@ -78,7 +84,8 @@ def _check_slot_group(members: Sequence[Located[SlotRow]], faults: FaultCollecto
         )
     for member in members:
         _check_member(member, first, faults)
-    _check_substitutes(members, faults)
+    if is_whole:
+        _check_substitutes(members, faults)
 
 
 def _check_member(member: Located[SlotRow], first: Located[SlotRow], faults: FaultCollector) -> None:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from explicit_learning.errors import found_text
+from explicit_learning.files.os_errors import read_fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +23,15 @@ if TYPE_CHECKING:
     from explicit_learning.data.dataset_manifest import Asset
     from explicit_learning.errors import Context, Fault
 
-__all__ = ["FORMATS", "MAX_PIXELS", "TooManyPixelsError", "bombs_are_errors", "header_fault", "open_image"]
+__all__ = [
+    "FORMATS",
+    "MAX_PIXELS",
+    "TooManyPixelsError",
+    "bombs_are_errors",
+    "header_fault",
+    "open_image",
+    "unread_fault",
+]
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
 # 8,000 by 8,000: more than any processor keeps, and 256 MB when unpacked.
@@ -46,10 +55,14 @@ class TooManyPixelsError(ValueError):
 
 @contextmanager
 def bombs_are_errors() -> Iterator[None]:
-    """Turn Pillow's warning about large images into an error; process-wide, so enter it before threads start."""
+    """Turn Pillow's warning about large images into an error; process-wide, so enter it before threads start.
+
+    Its other warnings are about metadata that decides nothing here: they are not shown, and no error anywhere.
+    """
     from PIL import Image
 
     with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"PIL\.")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         yield
 
@@ -90,6 +103,8 @@ def header_fault(path: Path, asset: Asset, at: Context, pointer: str) -> Fault |
             whole = _is_whole(path, image)
             pictures = getattr(image, "n_frames", 1) if image.format in ANIMATED_FORMATS else 1
     except Exception as error:  # noqa: BLE001 - a broken header makes Pillow raise anything, SyntaxError included
+        if unread := unread_fault(error, path, at, pointer, asset.path):
+            return unread
         found, expected, fix = _unreadable(error)
     else:
         if not whole:
@@ -104,6 +119,15 @@ def header_fault(path: Path, asset: Asset, at: Context, pointer: str) -> Fault |
         else:
             return None
     return at.fault(pointer=pointer, found=f"{found_text(asset.path)}: {found}", expected=expected, fix=fix)
+
+
+def unread_fault(error: Exception, path: Path, at: Context, pointer: str | None, name: str) -> Fault | None:
+    """Return what the system answered, if it is not the image that is at fault; Pillow's own errors have no number."""
+    if not isinstance(error, OSError) or error.errno is None:
+        return None
+    fault = read_fault(error, path, gate=at.gate)
+    found = f"{found_text(name)}: {fault.found}"
+    return at.fault(pointer=pointer, found=found, expected=fault.expected, fix=fault.fix, exit_code=fault.exit_code)
 
 
 def _unreadable(error: Exception) -> tuple[str, str, str]:

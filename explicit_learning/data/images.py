@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.data.asset_paths import AssetFolder
-from explicit_learning.data.image_headers import bombs_are_errors, open_image
-from explicit_learning.errors import Context, ExitCode, found_text
+from explicit_learning.data.image_headers import bombs_are_errors, open_image, unread_fault
+from explicit_learning.errors import Context, ExitCode, Refusal, found_text
 from explicit_learning.files.atomic import write_bytes
 
 if TYPE_CHECKING:
@@ -126,6 +126,8 @@ class ImageStore:
         try:
             decoded = decode_image(self._root / image.path)
         except Exception as error:
+            if unread := unread_fault(error, self._root / image.path, at, None, image.path):
+                raise Refusal(unread) from error
             raise at.refusal(found=f"corrupt: {error}", expected=LISTED) from error
         if decoded.size != (image.width, image.height):
             found = f"{decoded.width} by {decoded.height} pixels instead of {image.width} by {image.height}"

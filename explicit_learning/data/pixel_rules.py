@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from explicit_learning.data.answers import answers_equal
@@ -30,7 +31,7 @@ def check_pixels(
     shown: Mapping[str, Decoded],
     faults: FaultCollector,
 ) -> None:
-    """Report interventions that change nothing, prompts with two right answers, and training images held out again.
+    """Report interventions that change nothing, prompts with two right answers, and trained images and views held out.
 
     Args:
         slots: Rows of the slots file.
@@ -39,9 +40,11 @@ def check_pixels(
         shown: What each image shows, by the SHA-256 of its bytes; rows with other images are left out.
         faults: Takes what is wrong.
     """
+    unchanged: set[str] = set()
     for located in (*slots, *evaluation):
         full = _pixels(located.row.full_view.images, shown)
-        _check_intervention(located, located.row.selected_view.images, full, "full_view", shown, faults)
+        if _is_unchanged(located, full, "full_view", shown, faults):
+            unchanged.add(located.where)
     full_certificates = {
         (located.row.record_kind, located.row.group_id): located
         for located in reversed(sft)
@@ -51,19 +54,37 @@ def check_pixels(
         whole = full_certificates.get((row.row.record_kind, row.row.group_id))
         if whole is not None:
             full = _pixels(whole.row.images, shown)
-            _check_intervention(row, row.row.images, full, whole.where, shown, faults)
-    _check_golds((*slots, *sft), shown, faults)
-    _check_golds(evaluation, shown, faults)
-    _check_leakage((*slots, *sft), evaluation, shown, faults)
+            if _is_unchanged(row, full, whole.where, shown, faults):
+                unchanged.add(row.where)
+    trained: list[AnyRow] = [*slots, *sft]
+    held_out: list[AnyRow] = [*evaluation]
+    for rows in (trained, held_out):
+        _check_golds((row for row in rows if row.where not in unchanged), shown, faults)
+    _check_leakage(trained, evaluation, shown, faults)
 
 
 def transparency_warnings(rows: Iterable[AnyRow], shown: Mapping[str, Decoded]) -> Iterator[str]:
-    """Yield how many images that rows show have transparent pixels; masks may have them."""
+    """Yield how many images that rows show have transparent pixels, and of how many nothing is seen on white.
+
+    Masks are left out: they may have them.
+    """
     images = {image for located in rows for image in (*_full_images(located.row), *_asked_images(located.row))}
-    paths = sorted({image.path for image in images if image.sha256 in shown and shown[image.sha256].transparent})
-    if paths:
-        count = "1 image has" if len(paths) == 1 else f"{len(paths):,} images have"
-        yield f"/data: {count} transparent pixels, which are shown on white: {', '.join(paths[:3])}"
+    transparent = {
+        image.path: shown[image.sha256].blank
+        for image in images
+        if image.sha256 in shown and shown[image.sha256].transparent
+    }
+    if transparent:
+        count = "1 image has" if len(transparent) == 1 else f"{len(transparent):,} images have"
+        yield f"/data: {count} transparent pixels, which are shown on white: {_first(transparent)}"
+    if blank := [path for path, is_blank in transparent.items() if is_blank]:
+        count = "1 image shows" if len(blank) == 1 else f"{len(blank):,} images show"
+        yield f"/data: {count} one colour only, because of transparent pixels: {_first(blank)}"
+
+
+def _first(paths: Iterable[str]) -> str:
+    """Return the first few paths in words."""
+    return ", ".join(sorted(paths)[:3])
 
 
 def _pixels(images: Sequence[ImageRef], shown: Mapping[str, Decoded]) -> tuple[str, ...] | None:
@@ -90,44 +111,59 @@ def _name(row: SlotRow | SftRow) -> str:
     return row.slot_id if isinstance(row, SlotRow) else row.record_id
 
 
-def _check_intervention(  # noqa: PLR0917 - one row, and what it is compared with
+def _is_unchanged(
     located: AnyRow,
-    images: Sequence[ImageRef],
     full: tuple[str, ...] | None,
     full_place: str,
     shown: Mapping[str, Decoded],
     faults: FaultCollector,
-) -> None:
+) -> bool:
+    """Report a MISSING or SUBSTITUTE view that shows what FULL shows, and return whether it does."""
     row = located.row
-    if row.relation in INTERVENTIONS and full is not None and _pixels(images, shown) == full:
-        faults.report(
-            file=located.where,
-            pointer=_images_pointer(row),
-            found=f"a {row.relation.value} view with exactly the pixels of the FULL one, {full_place} ({_name(row)})",
-            expected="images in which the evidence is removed or replaced",
-            fix="make the images of the view again, or drop the row",
-        )
+    if row.relation not in INTERVENTIONS or full is None or _pixels(_asked_images(row), shown) != full:
+        return False
+    faults.report(
+        file=located.where,
+        pointer=_images_pointer(row),
+        found=f"a {row.relation.value} view with exactly the pixels of the FULL one, {full_place} ({_name(row)})",
+        expected="images in which the evidence is removed or replaced",
+        fix="make the images of the view again, or drop the row",
+    )
+    return True
 
 
 def _check_golds(rows: Iterable[AnyRow], shown: Mapping[str, Decoded], faults: FaultCollector) -> None:
-    """Report rows of two groups that ask the same about the same pixels and have two right answers."""
+    """Report rows that ask the same about the same pixels and have two right answers: the model sees no difference."""
     first: dict[object, AnyRow] = {}
     for located in rows:
         row = located.row
         pixels = _pixels(_asked_images(row), shown)
         if pixels is None or _target(row) is None:
             continue
-        earlier = first.setdefault((row.question, row.choices, row.answer_type, pixels), located)
+        earlier = first.setdefault((row.question, row.choices, pixels), located)
         mine, other = _target(row) or "", _target(earlier.row) or ""
-        if earlier.row.group_id != row.group_id and not answers_equal(mine, other, row.answer_type, row.choices).equal:
+        if not (_is_one_answer(row, earlier.row) or _is_certificate_of(row, earlier.row)):
             faults.report(
                 file=located.where,
                 pointer=_images_pointer(row),
                 found=f"the question and the pixels of {earlier.where}, where {found_text(other)} is right and not "
                 f"{found_text(mine)} ({_name(row)})",
                 expected="one right answer to one question about one image",
-                fix="correct the answer that is wrong, or drop one of the two rows",
+                fix="correct the answer or the image that is wrong, or drop one of the two rows",
             )
+
+
+def _is_one_answer(row: SlotRow | SftRow, other: SlotRow | SftRow) -> bool:
+    """Return whether two rows with the same choices have the same right answer, as either of them compares it."""
+    bodies = _target(row) or "", _target(other) or ""
+    return any(answers_equal(*bodies, kind, row.choices).equal for kind in {row.answer_type, other.answer_type})
+
+
+def _is_certificate_of(row: SlotRow | SftRow, other: SlotRow | SftRow) -> bool:
+    """Return whether a row is the certificate of a slot: `check_sft_against_slots` compares these two."""
+    if not (isinstance(row, SftRow) and isinstance(other, SlotRow)):
+        return False
+    return (row.group_id, row.view_id) == (other.group_id, other.selected_view.view_id)
 
 
 def _target(row: SlotRow | SftRow) -> str | None:
@@ -136,29 +172,62 @@ def _target(row: SlotRow | SftRow) -> str | None:
     return None if row.relation is Relation.SUBSTITUTE and row.substitute_answer is None else row.target
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trained:
+    """What is trained on, each with a place in the rows.
+
+    Attributes:
+        files: Hashes of the FULL images' bytes; the same file held out was reported already.
+        full: Where, by the pixels of each FULL image.
+        views: Where, by the pixels of all images of each view that holds evidence; views without any may be alike.
+    """
+
+    files: set[str]
+    full: dict[str, str]
+    views: dict[tuple[str, ...], str]
+
+    @classmethod
+    def of_rows(cls, rows: Iterable[AnyRow], shown: Mapping[str, Decoded]) -> _Trained:
+        trained = cls(files=set(), full={}, views={})
+        for located in rows:
+            for image in _full_images(located.row):
+                trained.files.add(image.sha256)
+                if image.sha256 in shown:
+                    trained.full.setdefault(shown[image.sha256].pixels, f"{located.where} ({image.path})")
+            pixels = _pixels(_asked_images(located.row), shown)
+            if pixels is not None and located.row.relation is not Relation.MISSING:
+                trained.views.setdefault(pixels, f"{located.where} ({_name(located.row)})")
+        return trained
+
+
 def _check_leakage(
-    trained: Iterable[AnyRow],
-    evaluated: Iterable[Located[SlotRow]],
-    shown: Mapping[str, Decoded],
-    faults: FaultCollector,
+    rows: Iterable[AnyRow], evaluated: Iterable[Located[SlotRow]], shown: Mapping[str, Decoded], faults: FaultCollector
 ) -> None:
-    """Report held-out images whose pixels are trained on in another file; the same file was reported already."""
-    files: set[str] = set()
-    seen: dict[str, str] = {}
-    for located in trained:
-        for image in _full_images(located.row):
-            files.add(image.sha256)
-            if image.sha256 in shown:
-                seen.setdefault(shown[image.sha256].pixels, f"{located.where} ({image.path})")
+    """Report held-out images and views whose pixels are trained on, whatever file and row they are in."""
+    trained = _Trained.of_rows(rows, shown)
     for held_out in evaluated:
-        for position, image in enumerate(held_out.row.full_view.images):
-            where = seen.get(shown[image.sha256].pixels) if image.sha256 in shown else None
-            if where is not None and image.sha256 not in files:
-                faults.report(
-                    file=held_out.where,
-                    pointer=f"/full_view/images/{position}",
-                    found=f"evaluation leakage: {found_text(image.path)} has exactly the pixels of an image that is "
-                    f"trained on at {where} ({held_out.row.slot_id})",
-                    expected="held-out items that training never sees",
-                    fix="remove the item from one of the two",
-                )
+        for pointer, what, where in _leaks(held_out.row, trained, shown):
+            faults.report(
+                file=held_out.where,
+                pointer=pointer,
+                found=f"evaluation leakage: {what} trained on at {where} ({held_out.row.slot_id})",
+                expected="held-out items that training never sees",
+                fix="remove the item from one of the two",
+            )
+
+
+def _leaks(row: SlotRow, trained: _Trained, shown: Mapping[str, Decoded]) -> Iterator[tuple[str, str, str]]:
+    """Yield (pointer, what, where it is trained on) for what of a held-out row is trained on."""
+    images = row.full_view.images
+    leaked = any(image.sha256 in trained.files for image in images)
+    for position, image in enumerate(images):
+        where = trained.full.get(shown[image.sha256].pixels) if image.sha256 in shown else None
+        if where is not None and image.sha256 not in trained.files:
+            leaked = True
+            what = f"{found_text(image.path)} has exactly the pixels of an image that is"
+            yield f"/full_view/images/{position}", what, where
+    full, selected = _pixels(images, shown), _pixels(row.selected_view.images, shown)
+    if not leaked and full in trained.views:
+        yield "/full_view/images", "the view has exactly the pixels of a view that is", trained.views[full]
+    if row.relation is not Relation.MISSING and selected != full and selected in trained.views:
+        yield "/selected_view/images", "the view has exactly the pixels of a view that is", trained.views[selected]

@@ -35,6 +35,9 @@ IMAGE_TOKEN = "<|image_pad|>"  # noqa: S105 - a token of text
 
 # How many texts the tokenizer is given at once: enough for all cores, few enough to show progress.
 BATCH = 1024
+# Beside tokenizer.json, which lists most of them, these files name tokens: two by field, one by key.
+SETTINGS_FILES = ("tokenizer_config.json", "special_tokens_map.json")
+ADDED_TOKENS_FILE = "added_tokens.json"
 MAX_TEMPLATE_BYTES = 1 << 20
 # A vocabulary of 250,000 tokens with its merges takes 20 MB.
 MAX_TOKENIZER_BYTES = 256 << 20
@@ -48,12 +51,14 @@ class ModelText:
         template: The compiled chat template.
         tokenizer: The model's tokenizer, neither padding nor truncating.
         special_tokens: The tokens that a template may name, such as ``eos_token``.
+        control_tokens: All texts that transformers makes into one token each, whichever file of the model names them.
         template_file: The template's file, for faults.
     """
 
     template: Template
     tokenizer: Tokenizer
     special_tokens: dict[str, str]
+    control_tokens: frozenset[str]
     template_file: Path
 
     @classmethod
@@ -64,10 +69,13 @@ class ModelText:
             Refusal: If one of them is missing, or cannot be read.
         """
         file, source = _template_source(folder)
+        tokenizer = _tokenizer(folder / "tokenizer.json")
+        added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
         return cls(
             template=_compiled(source, file),
-            tokenizer=_tokenizer(folder / "tokenizer.json"),
+            tokenizer=tokenizer,
             special_tokens=_special_tokens(folder / "tokenizer_config.json"),
+            control_tokens=frozenset(added | _named_tokens(folder)),
             template_file=file,
         )
 
@@ -179,6 +187,32 @@ def _special_tokens(file: Path) -> dict[str, str]:
         if name.endswith("_token") and isinstance(text, str):
             found[name] = text
     return found
+
+
+def _named_tokens(folder: Path) -> set[str]:
+    """Return the texts that the files beside a tokenizer make into tokens."""
+    found: set[str] = set()
+    for name in SETTINGS_FILES:
+        settings = _settings(folder / name) if (folder / name).exists() else {}
+        found.update(text for key, value in settings.items() if _names_tokens(key) for text in _texts(value))
+    if (folder / ADDED_TOKENS_FILE).exists():
+        found.update(_settings(folder / ADDED_TOKENS_FILE))
+    return found
+
+
+def _names_tokens(key: str) -> bool:
+    return key.endswith(("_token", "special_tokens")) or key == "added_tokens_decoder"
+
+
+def _texts(value: Any) -> Iterator[str]:  # noqa: ANN401 - any JSON value
+    """Yield the texts of a token, or of a list or an object of tokens."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict) and "content" in value:
+        yield from _texts(value["content"])
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)
 
 
 def _settings(file: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Rows files read as a stream: strict JSON, then the schema, then the row's own rules.
+"""Rows files read line by line: strict JSON, then the schema, then the row's own rules.
 
 A wrong split has a message of its own: training on what is meant for evaluation is the one mistake that makes results
 look better.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.errors import Context, Fault
 
-__all__ = ["read_sft_rows", "read_slot_rows", "stream_sft", "stream_slots"]
+__all__ = ["FileRows", "load_sft_rows", "load_slot_rows", "read_sft_rows", "read_slot_rows"]
 
 GATE = "data"
 RowT = TypeVar("RowT", SlotRow, SftRow)
@@ -43,6 +43,19 @@ class _Form(Generic[RowT]):
     faults: Callable[[RowT, Context], Iterator[Fault]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRows(Generic[RowT]):
+    """What could be read of a file.
+
+    Attributes:
+        rows: The rows of the right form, in the file's order.
+        is_whole: Whether these are all rows; otherwise, what seems to be missing may be in a row that was left out.
+    """
+
+    rows: list[Located[RowT]]
+    is_whole: bool
+
+
 _SLOTS = _Form(schema="slot-row", id_field="slot_id", split="train", from_json=slot_from_json, faults=slot_row_faults)
 _EVALUATION = replace(_SLOTS, schema="evaluation-row", split="evaluation")
 _SFT = _Form(schema="sft-row", id_field="record_id", split="train", from_json=sft_from_json, faults=sft_row_faults)
@@ -55,9 +68,9 @@ def read_slot_rows(path: Path, *, split: Split = "train") -> tuple[SlotRow, ...]
         Refusal: With everything that is wrong in it; images are not looked at.
     """
     faults = FaultCollector(GATE)
-    rows = list(stream_slots(path, faults, split=split))
-    check_slot_groups(rows, faults)
-    return _rows_or_refusal(rows, faults)
+    read = load_slot_rows(path, faults, split=split)
+    check_slot_groups(read.rows, faults, is_whole=read.is_whole)
+    return _rows_or_refusal(read.rows, faults)
 
 
 def read_sft_rows(path: Path) -> tuple[SftRow, ...]:
@@ -67,35 +80,46 @@ def read_sft_rows(path: Path) -> tuple[SftRow, ...]:
         Refusal: With everything that is wrong in it; images are not looked at.
     """
     faults = FaultCollector(GATE)
-    rows = list(stream_sft(path, faults))
-    check_sft_groups(rows, faults)
-    return _rows_or_refusal(rows, faults)
+    read = load_sft_rows(path, faults)
+    check_sft_groups(read.rows, faults)
+    return _rows_or_refusal(read.rows, faults)
 
 
-def stream_slots(path: Path, faults: FaultCollector, *, split: Split = "train") -> Iterator[Located[SlotRow]]:
-    """Yield the rows of a slots or evaluation file that have the right form; what is wrong goes to ``faults``."""
-    return _stream(path, _SLOTS if split == "train" else _EVALUATION, faults)
+def load_slot_rows(path: Path, faults: FaultCollector, *, split: Split = "train") -> FileRows[SlotRow]:
+    """Return the rows of a slots or evaluation file that have the right form; what is wrong goes to ``faults``."""
+    return _load(path, _SLOTS if split == "train" else _EVALUATION, faults)
 
 
-def stream_sft(path: Path, faults: FaultCollector) -> Iterator[Located[SftRow]]:
-    """Yield the rows of an SFT file that have the right form; what is wrong goes to ``faults``."""
-    return _stream(path, _SFT, faults)
+def load_sft_rows(path: Path, faults: FaultCollector) -> FileRows[SftRow]:
+    """Return the rows of an SFT file that have the right form; what is wrong goes to ``faults``."""
+    return _load(path, _SFT, faults)
 
 
-def _stream(path: Path, form: _Form[RowT], faults: FaultCollector) -> Iterator[Located[RowT]]:
+def _load(path: Path, form: _Form[RowT], faults: FaultCollector) -> FileRows[RowT]:
     fits = compiled_schema(form.schema)
+    rows: list[Located[RowT]] = []
+    is_whole = True
+
+    def line_fault(fault: Fault) -> None:
+        nonlocal is_whole
+        is_whole = False
+        faults.add(fault)
+
     try:
-        for number, value in read_rows(path, gate=faults.gate, collect=faults.add):
+        for number, value in read_rows(path, gate=faults.gate, collect=line_fault):
             where, name = f"{path}:{number}", value.get(form.id_field)
             at = faults.context.at(where, name if isinstance(name, str) else None)
             if not fits(value):
+                is_whole = False
                 faults.explain(partial(_explain, value, form, at))
                 continue
             row = form.from_json(value)
             faults.extend(form.faults(row, at))
-            yield Located(where=where, row=row)
+            rows.append(Located(where=where, row=row))
     except Refusal as refusal:
+        is_whole = False
         faults.extend(refusal.faults)
+    return FileRows(rows=rows, is_whole=is_whole)
 
 
 def _explain(value: dict[str, Any], form: _Form[RowT], at: Context) -> Iterator[Fault]:

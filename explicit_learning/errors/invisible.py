@@ -1,7 +1,8 @@
 """Characters that a person does not see: two texts that differ by one look the same and are not.
 
 These are the code points that Unicode 15.1 lists as ``Default_Ignorable_Code_Point`` (``DerivedCoreProperties.txt``):
-zero-width characters, bidirectional marks, the byte-order mark, fillers, variation selectors and tags.
+zero-width characters, bidirectional marks, the byte-order mark, fillers, variation selectors and tags. The marks of an
+interlinear annotation and the Braille pattern without dots show nothing either.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ import re
 
 __all__ = ["escaped", "invisible_characters"]
 
-_IGNORABLE = (
-    r"\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
-    r"\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+_UNSEEN = (
+    r"\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164"
+    r"\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
-_INVISIBLE = re.compile(f"[{_IGNORABLE}]")
-_SEEN = rf"[^\x00-\u02ff\s{_IGNORABLE}]"
+_INVISIBLE = re.compile(f"[{_UNSEEN}]")
+_SEEN = rf"[^\x00-\u02ff\s{_UNSEEN}]"
 # Persian, Indic scripts and emoji are written with joiners between visible characters, emoji and ideographs with
 # variation selectors behind one: these change what is seen.
 _WRITTEN = re.compile(

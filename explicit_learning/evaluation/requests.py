@@ -21,6 +21,7 @@ from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.typed_json import to_json
 from explicit_learning.gates.output import place_faults
 from explicit_learning.inputs.frozen import frozen_paths
+from explicit_learning.inputs.outputs import inputs_of_paths, output_faults
 from explicit_learning.launch.environment import rank_environment
 from explicit_learning.model_files.folders import ADAPTER_FILES, adapter_sha256
 from explicit_learning.plan.reading import load_plan
@@ -79,8 +80,8 @@ def evaluation_of_run(
         known: Inputs that were checked for other runs; see `frozen_paths`.
 
     Raises:
-        Refusal: If the run is not complete, its final adapter is not the marker's, or its inputs are not what the plan
-            says.
+        Refusal: If the run is not complete, its final adapter is not the marker's, its inputs are not what the plan
+            says, or the evaluation would lie in one of them.
     """
     if not (run / layout.PLAN).is_file():
         raise CONTEXT.at(run).refusal(
@@ -115,12 +116,18 @@ def evaluation_of_run(
         max_completion_tokens=plan.generation.max_completion_tokens,
         environment_lock_sha256=plan.environment_lock_sha256,
     )
+    file = (out or run / layout.EVALUATIONS).resolve() / layout.evaluation_file(identity.name)
+    inputs = inputs_of_paths(paths)
+    if not file.is_relative_to((run / layout.EVALUATIONS).resolve()):
+        inputs.append(("the run", run))
+    if faults := output_faults(file.parent, inputs, option="--out"):
+        raise Refusal(faults)
     return EvaluationRequest(
         label=f"{run.name} ({which})",
         plan=plan,
         paths=paths,
         adapter=None if adapter is None else str(Path(adapter).resolve()),
-        out=str((out or run / layout.EVALUATIONS).resolve() / layout.evaluation_file(identity.name)),
+        out=str(file),
         identity=identity,
     )
 
@@ -171,7 +178,7 @@ def _evaluate(requests: list[EvaluationRequest]) -> None:
     done = subprocess.run(  # noqa: S603 - the program itself
         [sys.executable, "-m", MODULE],
         input=json.dumps(to_json(requests)),
-        text=True,
+        encoding="utf-8",
         env=rank_environment(requests[0].plan, os.environ).variables,
         check=False,
     )

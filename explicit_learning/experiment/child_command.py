@@ -35,7 +35,7 @@ def run_child(arguments: list[str], stop: StopRequest, *, label: str | None = No
         label: Put before each line that the child writes to standard error, where several children write at once.
     """
     stderr = None if label is None else subprocess.PIPE
-    with subprocess.Popen(_command(arguments), stderr=stderr, text=True, errors="replace") as process:  # noqa: S603 - the program itself
+    with subprocess.Popen(_command(arguments), stderr=stderr, encoding="utf-8", errors="replace") as process:  # noqa: S603 - the program itself
         if label is not None and process.stderr is not None:
             Thread(target=_relay, args=(process.stderr, label)).start()
         return _wait(process, stop)

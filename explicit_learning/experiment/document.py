@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from explicit_learning.arms import ARMS, canonical_arm
 from explicit_learning.errors import Context, ExitCode, Refusal, found_text
 from explicit_learning.experiment.comparison import comparison_faults
+from explicit_learning.files.os_errors import missing_file
 from explicit_learning.files.schema import validate
 from explicit_learning.files.strict_json import load_json
 from explicit_learning.freeze.draft import fill_defaults
@@ -93,8 +94,9 @@ def read_experiment(path: Path) -> Experiment:
             changes = document.get("overrides", {}).get(kind, {})
             if not (path.parent / name).exists():
                 fix = "check the path, which starts at the experiment's document"
-                pointer, found_file = f"/{kind}/{index}", f"{name}: no such file"
-                faults.append(context.fault(pointer=pointer, found=found_file, expected="a draft", fix=fix))
+                gone, fix = missing_file(path.parent / name, fix=fix)
+                at, expected = f"/{kind}/{index}", "a draft"
+                faults.append(context.fault(pointer=at, found=f"{name}: {gone}", expected=expected, fix=fix))
                 continue
             try:
                 found.append(_stage(path.parent / name, kind, f"/{kind}/{index}", context, changes))

@@ -36,7 +36,7 @@ def fsync_folder(folder: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        note_limit("flush folders", folder, error)
+        note_limit("flush folders", _lasting(folder), error)
     finally:
         os.close(handle)
 
@@ -85,7 +85,13 @@ def _set_mode(target: int | Path, mode: int, folder: Path) -> None:
     try:
         os.chmod(target, mode)  # noqa: PTH101 - of a descriptor, too
     except OSError as error:
-        note_limit("set modes", folder, error, forbidden=True)
+        note_limit("set modes", _lasting(folder), error, forbidden=True)
+
+
+def _lasting(folder: Path) -> Path:
+    """Return the nearest folder above temporary ones, from the root: a name that still means something later."""
+    absolute = folder.absolute()
+    return next(place for place in (absolute, *absolute.parents) if not place.name.startswith(TEMPORARY_PREFIX))
 
 
 def _umask() -> int:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-__all__ = ["hash_files", "sha256_file", "snapshot", "snapshot_files", "snapshot_sha256"]
+__all__ = ["hash_files", "sha256_file", "snapshot", "snapshot_files", "snapshot_sha256", "visible_entries"]
 
 CHUNK = 1 << 20
 THREADS = 8
@@ -54,6 +54,15 @@ def hash_files(paths: Iterable[Path], *, progress_label: str = "hashing") -> dic
 def snapshot_files(folder: Path) -> list[Path]:
     """Return every file below a folder that its identity covers, sorted: all but hidden ones and linked folders.
 
+    Raises:
+        OSError: If the folder cannot be read.
+    """
+    return [path for path in visible_entries(folder) if path.is_file()]
+
+
+def visible_entries(folder: Path) -> list[Path]:
+    """Return everything below a folder but what is hidden, sorted; links are not followed.
+
     Hidden files are left out because tools and mounts drop them (``.DS_Store``, ``.cache``) without changing what is
     loaded.
 
@@ -61,9 +70,7 @@ def snapshot_files(folder: Path) -> list[Path]:
         OSError: If the folder cannot be read.
     """
     return sorted(
-        path
-        for path in folder.rglob("*")
-        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        path for path in folder.rglob("*") if not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
 
 

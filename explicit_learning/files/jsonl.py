@@ -14,7 +14,7 @@ from explicit_learning.files.canonical import canonical_bytes
 from explicit_learning.files.git_lfs import LFS_FIX, LFS_POINTER, is_lfs_pointer
 from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.regular import open_regular
-from explicit_learning.files.strict_json import parse_json
+from explicit_learning.files.strict_json import UTF16_MARKS, parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -35,7 +35,8 @@ def read_rows(
     Args:
         path: The file.
         gate: Name of the check, for the faults.
-        collect: Is given the faults of bad lines, which are then left out; without it the first one raises.
+        collect: Is given the faults of bad lines, which are then left out; without it the first one raises. What is
+            wrong with every line (UTF-16) raises in any case.
 
     Raises:
         Refusal: At the first line that is empty, or not a strict JSON object; or if the file cannot be read, or is a
@@ -55,7 +56,7 @@ def read_rows(
                 try:
                     row = _row(line, number, path, gate)
                 except Refusal as refusal:
-                    if collect is None or len(line) > MAX_LINE_BYTES:
+                    if collect is None or len(line) > MAX_LINE_BYTES or (number == 1 and line.startswith(UTF16_MARKS)):
                         raise
                     for fault in refusal.faults:
                         collect(fault)

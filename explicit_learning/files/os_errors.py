@@ -19,10 +19,17 @@ from explicit_learning.files.regular import NotRegularError
 if TYPE_CHECKING:
     from explicit_learning.errors import Fault
 
-__all__ = ["OTHER_FORM_FIX", "OUTPUT_FIXES", "other_form", "read_fault", "write_fault"]
+__all__ = ["LIMIT_FIXES", "OUTPUT_FIXES", "missing_file", "read_fault", "write_fault"]
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+BROKEN_LINK_FIX = "mount the whole cache that holds the target, too, or copy the files themselves (cp -rL)"
 OTHER_FORM_FIX = "rename one of the two, so that both have the same form (NFC is the usual one)"
+# What the system allows a process, whatever the path and the disk.
+LIMIT_FIXES = {
+    errno.EFBIG: "raise the limit on the size of a file (ulimit -f)",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENFILE: "raise the system's limit on open files (fs.file-max)",
+}
 OUTPUT_FIXES = {
     errno.EROFS: "choose another folder (--out), or mount this one writable (docker run -v HOST:FOLDER, without :ro)",
     errno.EACCES: "give this user write access to the folder (docker run --user), or choose another one (--out)",
@@ -35,27 +42,58 @@ OUTPUT_FIXES = {
 }
 
 
-def read_fault(error: OSError | ValueError, path: Path | str, *, gate: str, expected: str = "a readable file") -> Fault:
+def read_fault(
+    error: OSError | ValueError,
+    path: Path | str,
+    *,
+    gate: str,
+    expected: str = "a readable file",
+    missing_fix: str | None = None,
+) -> Fault:
     """Explain why a file cannot be read. Python raises a `ValueError` for a path that no file system can hold.
+
+    Args:
+        error: What the system answered.
+        path: The file.
+        gate: Name of the check.
+        expected: What should be there.
+        missing_fix: What to do about a file that is simply not there; by default, to check the path.
 
     Returns:
         A fault with exit code 65 where the file is missing or is not a regular file, and 74 otherwise.
     """
     at = Context(gate=gate, file=str(path))
     if isinstance(error, FileNotFoundError):
-        if other := other_form(Path(path)):
-            return at.fault(found=f"no such file, but {other}", expected=expected, fix=OTHER_FORM_FIX)
-        fix = "check the path; relative paths start at the folder of the file that names them"
-        return at.fault(found="no such file", expected=expected, fix=fix)
+        fix = missing_fix or "check the path; relative paths start at the folder of the file that names them"
+        found, fix = missing_file(Path(path), fix=fix)
+        return at.fault(found=found, expected=expected, fix=fix)
     if isinstance(error, NotRegularError):
         fix = "name the file inside it" if error.strerror == "a folder" else "save the content as a file, and name that"
         return at.fault(found=str(error.strerror), expected="a regular file", fix=fix)
     found = f"cannot be read: {getattr(error, 'strerror', None) or error}"
-    fix = "check the file's permissions and the disk it lies on"
+    number = error.errno if isinstance(error, OSError) else None
+    fix = LIMIT_FIXES.get(number or 0, "check the file's permissions and the disk it lies on")
     return at.fault(found=found, expected=expected, fix=fix, exit_code=ExitCode.IO)
 
 
-def other_form(path: Path) -> str | None:
+def missing_file(path: Path, *, fix: str, kind: str = "file") -> tuple[str, str]:
+    """Return what was found in place of a file that is not there, and what to do.
+
+    Args:
+        path: The path.
+        fix: What to do if nothing is there that explains it.
+        kind: What is missing: ``file`` or ``folder``.
+    """
+    for place in (path, *path.parents):
+        if os.path.islink(place) and not os.path.exists(place):  # noqa: PTH110, PTH114 - they never raise
+            subject = "" if place == path else f"{place} is "
+            return f"{subject}a link to {os.readlink(place)}, which does not exist", BROKEN_LINK_FIX  # noqa: PTH115
+    if other := _other_form(path):
+        return f"no such {kind}, but {other}", OTHER_FORM_FIX
+    return f"no such {kind}", fix
+
+
+def _other_form(path: Path) -> str | None:
     """Return, in words, what a missing path would be called in another Unicode form, if that is there.
 
     An ``ä`` is one character or two (NFC or NFD); both look the same in every listing, and are two names on a disk.
@@ -83,7 +121,9 @@ def write_fault(error: OSError, path: Path, *, gate: str = "output", expected: s
     """
     at, found = Context(gate=gate, file=str(path)), error.strerror or str(error)
     fix, code = OUTPUT_FIXES.get(error.errno or 0), ExitCode.OUTPUT
-    if error.errno in FULL:
+    if error.errno in LIMIT_FIXES:
+        fix, code = LIMIT_FIXES[error.errno], ExitCode.IO
+    elif error.errno in FULL:
         fix, code = "free some space, or choose a folder on another disk (--out)", ExitCode.IO
     elif "temporary directory" in found:  # `tempfile` has tried all its folders; no path of the user's is at fault
         expected, fix, code = (

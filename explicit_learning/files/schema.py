@@ -34,7 +34,7 @@ MEASURED = ("^[0-9a-f]{40}$", "^[0-9a-f]{64}$")  # commits and hashes
 @cache
 def load_schema(name: str) -> dict[str, Any]:
     """Return the schema ``schemas/NAME.schema.json``."""
-    schema: dict[str, Any] = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
+    schema: dict[str, Any] = json.loads((SCHEMAS / f"{name}.schema.json").read_bytes())
     return schema
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from explicit_learning.errors import Context, Refusal, found_text
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-__all__ = ["MAX_BYTES", "load_json", "parse_json", "read_bytes"]
+__all__ = ["MAX_BYTES", "UTF16_MARKS", "load_json", "parse_json", "read_bytes"]
 
 MAX_BYTES = 16 * 1024 * 1024
+UTF16_MARKS = (BOM_UTF16_LE, BOM_UTF16_BE)
 MAX_DEPTH = 64
 MAX_INTEGER = 2**53 - 1  # RFC 8785, and every reader that keeps numbers as doubles
 INTEGER_LENGTH = len(f"-{MAX_INTEGER}")
@@ -66,10 +67,7 @@ def read_bytes(path: Path, *, gate: str, max_bytes: int = MAX_BYTES, fix: str | 
             size = os.fstat(stream.fileno()).st_size
             data = b"" if size > max_bytes else stream.read(max_bytes + 1)
     except (OSError, ValueError) as error:
-        fault = read_fault(error, path, gate=gate)
-        if fix and isinstance(error, FileNotFoundError):
-            fault = replace(fault, fix=fix)
-        raise Refusal(fault) from None
+        raise Refusal(read_fault(error, path, gate=gate, missing_fix=fix)) from None
     if max(size, len(data)) > max_bytes:
         wrong = "check that this is the right file: no document of this kind is so large"
         raise at.refusal(found=f"{max(size, len(data)):,} bytes", expected=f"at most {max_bytes:,} bytes", fix=wrong)
@@ -97,9 +95,9 @@ def parse_json(data: bytes, *, gate: str, file: str, fix: str | None = None) -> 
         at = Context(gate=gate, file=file)
         raise at.refusal(pointer=pointer, found=found, expected=expected, fix=fix or advice) from None
 
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+    if data.startswith(UTF16_MARKS):
         refuse("UTF-16 (byte-order mark)", "UTF-8 without a byte-order mark", "save the file as UTF-8")
-    if data.startswith(b"\xef\xbb\xbf"):
+    if data.startswith(BOM_UTF8):
         refuse("a UTF-8 byte-order mark", "UTF-8 without a byte-order mark", "save the file as UTF-8 without BOM")
     try:
         text = data.decode()
@@ -162,27 +160,34 @@ def _place(text: str) -> str:
         parse_int=marked(_exact),
     )
     with suppress(RecursionError):
-        return next(_marks(value, ""), "")
+        return next(_places(value, "", lambda item: isinstance(item, _Contradiction)), "")
     return ""
 
 
-def _marks(value: Any, at: str) -> Iterator[str]:  # noqa: ANN401 - any JSON value
-    if isinstance(value, _Contradiction):
+def _places(value: Any, at: str, is_wrong: Callable[[Any], bool]) -> Iterator[str]:  # noqa: ANN401 - any JSON value
+    """Yield the JSON pointers of the values that are wrong; of an object with a wrong key, its own."""
+    if is_wrong(value):
         yield at
     elif isinstance(value, dict):
         for name, item in value.items():
-            yield from _marks(item, f"{at}/{name.replace('~', '~0').replace('/', '~1')}")
+            if is_wrong(name):
+                yield at
+            else:
+                yield from _places(item, f"{at}/{name.replace('~', '~0').replace('/', '~1')}", is_wrong)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _marks(item, f"{at}/{index}")
+            yield from _places(item, f"{at}/{index}", is_wrong)
 
 
-def _problem(value: Any, text: str) -> tuple[str, str, str] | None:  # noqa: ANN401 - any JSON value
+def _problem(value: Any, text: str) -> tuple[str, str, str, str] | None:  # noqa: ANN401 - any JSON value
+    """Return found, expected, fix and pointer of what Python's reader took and others would not."""
     if _depth_exceeds(value, MAX_DEPTH):
-        return f"more than {MAX_DEPTH} levels of nesting", f"at most {MAX_DEPTH}", "check that this is the right file"
+        deep = f"more than {MAX_DEPTH} levels of nesting"
+        return deep, f"at most {MAX_DEPTH}", "check that this is the right file", ""
     if "\\u" in text and not _encodable(value):
         half = "half of a surrogate pair (\\ud800 to \\udfff)"
-        return half, "text that UTF-8 can hold", "write the whole character"
+        place = next(_places(value, "", lambda item: isinstance(item, str) and not _encodable(item)))
+        return half, "text that UTF-8 can hold", "write the whole character", place
     return None
 
 

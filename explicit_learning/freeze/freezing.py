@@ -16,7 +16,7 @@ from explicit_learning.data.answers import ANSWER_SCHEMA_REGEX
 from explicit_learning.data.slots import slot_manifest_sha256
 from explicit_learning.errors import Context, ExitCode, Refusal, found_text
 from explicit_learning.files.atomic import write_json
-from explicit_learning.files.os_errors import OTHER_FORM_FIX, other_form, write_fault
+from explicit_learning.files.os_errors import missing_file, write_fault
 from explicit_learning.files.schema import load_schema, validate
 from explicit_learning.files.strict_json import load_json
 from explicit_learning.files.typed_json import from_json
@@ -25,7 +25,7 @@ from explicit_learning.freeze.draft_data import DraftData, resolve_data
 from explicit_learning.inputs.code import code_faults, code_identity
 from explicit_learning.inputs.data import rows_faults
 from explicit_learning.inputs.named import Named, read_inputs
-from explicit_learning.inputs.outputs import inputs_of_draft, output_faults
+from explicit_learning.inputs.outputs import cache_faults, inputs_of_draft, output_faults
 from explicit_learning.lock.installed import nearest_lock
 from explicit_learning.lock.parse import lock_sha256
 from explicit_learning.lock.shipped import FULL_LOCK
@@ -58,9 +58,7 @@ def read_draft(path: Path) -> dict[str, Any]:
     context = CONTEXT.at(path)
     if not os.path.exists(path):  # noqa: PTH110 - unlike Path's, it takes too long a name for a missing file
         fix = "check the path; drafts to start from are in plans/"
-        if other := other_form(path):
-            fix = OTHER_FORM_FIX
-        found = f"no such file, but {other}" if other else "no such file"
+        found, fix = missing_file(path, fix=fix)
         raise context.refusal(found=found, expected="a draft", fix=fix, exit_code=ExitCode.USAGE)
     draft = load_json(path, gate=context.gate)
     if not isinstance(draft, dict):
@@ -91,6 +89,8 @@ def freeze(
     Raises:
         Refusal: With everything that is wrong; nothing is written then.
     """
+    if overlap := cache_faults(inputs_of_draft(draft, file)):
+        raise Refusal(overlap)
     faults = validate(draft, "draft", gate=CONTEXT.gate, file=str(file))
     refused = {(fault.pointer or "/").split("/")[1] for fault in faults}
     if "arm" in refused:

@@ -174,7 +174,13 @@ def _git(context: Context, root: Path, *arguments: str) -> str:
     )
     try:
         result = subprocess.run(  # noqa: S603 - a fixed command, no shell
-            command, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS
+            command,
+            env=environment,
+            capture_output=True,
+            encoding="utf-8",
+            errors="backslashreplace",
+            check=False,
+            timeout=TIMEOUT_SECONDS,
         )
     except FileNotFoundError:
         fix = "install git, or run from the image"

@@ -10,6 +10,7 @@ from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.typed_json import to_json
 from explicit_learning.inputs.data import check_frozen_data, is_as_frozen, rows_faults
 from explicit_learning.inputs.named import Inputs, Named, read_inputs
+from explicit_learning.inputs.outputs import cache_faults, inputs_of_plan
 from explicit_learning.inputs.sft_pass import PlannedPass
 from explicit_learning.plan.geometry import Geometry
 from explicit_learning.plan.reading import FROZEN, read_plan
@@ -42,6 +43,10 @@ def read_frozen_inputs(document: PlanDocument) -> Inputs:
     The bytes of models and images wait until the plan is in order: a mistake in it is answered at once. Rows are read
     then only if they are not the frozen ones. `Inputs.not_checked` names what was left out.
     """
+    if overlap := cache_faults(inputs_of_plan(document)):
+        return Inputs(
+            model=None, adapter=None, prompt=None, faults=tuple(overlap), not_checked=("anything that the plan names",)
+        )
     whole = not document.faults
     base, file = document.path.resolve().parent, str(document.path)
     model, prompt = document.group("model", Model), document.group("prompt", Prompt)

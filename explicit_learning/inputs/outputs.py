@@ -1,7 +1,8 @@
 """An output must not be an input.
 
 A plan that is written over a prompt, or a run inside the model's folder, changes what the plan names: its own hashes
-no longer fit, and the file that was overwritten is gone. So the places are compared before a byte is written.
+no longer fit, and the file that was overwritten is gone. So the places are compared before a byte is written. The same
+holds for the folder of decoded images.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.data.dataset_manifest import load_dataset_manifest
+from explicit_learning.data.images import CACHE_VARIABLE
 from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.plan.typed_plan import Data, InitialAdapter, Model, Prompt
 
@@ -19,20 +21,22 @@ if TYPE_CHECKING:
 
     from explicit_learning.errors import Fault
     from explicit_learning.plan.reading import PlanDocument
+    from explicit_learning.plan.typed_plan import ResolvedPaths
 
-__all__ = ["inputs_of_draft", "inputs_of_plan", "output_faults"]
+__all__ = ["cache_faults", "inputs_of_draft", "inputs_of_paths", "inputs_of_plan", "output_faults"]
 
 CONTEXT = Context(gate="output", exit_code=ExitCode.OUTPUT)
 Named = tuple[str, Path]
 
 
-def output_faults(out: Path, inputs: Iterable[Named], *, option: str) -> list[Fault]:
+def output_faults(out: Path, inputs: Iterable[Named], *, option: str, around: bool = True) -> list[Fault]:
     """Return that an output is an input, lies inside one, or contains one; the first such input is named.
 
     Args:
         out: The file or folder to be written; it may be missing.
         inputs: What a plan names, each with its name for people.
         option: The option that names the output, for the advice.
+        around: Whether it may not contain an input either.
     """
     real = Path(os.path.realpath(out))
     for what, path in inputs:
@@ -41,13 +45,19 @@ def output_faults(out: Path, inputs: Iterable[Named], *, option: str) -> list[Fa
             found = f"{what} itself"
         elif place in real.parents:
             found = f"a place inside {what}, {path}"
-        elif real in place.parents:
+        elif around and real in place.parents:
             found = f"a folder that contains {what}, {path}"
         else:
             continue
         expected, fix = "a place apart from everything that the plan names", f"choose another place ({option})"
         return [CONTEXT.fault(file=out, found=found, expected=expected, fix=fix)]
     return []
+
+
+def cache_faults(inputs: Iterable[Named]) -> list[Fault]:
+    """Return that the folder for decoded images is an input, or lies inside one; around one it does no harm."""
+    named = os.environ.get(CACHE_VARIABLE)
+    return output_faults(Path(named), inputs, option=CACHE_VARIABLE, around=False) if named else []
 
 
 def inputs_of_plan(document: PlanDocument) -> list[Named]:
@@ -67,6 +77,19 @@ def inputs_of_plan(document: PlanDocument) -> list[Named]:
             ("the asset root", base / data.asset_root),
         ]
     return inputs
+
+
+def inputs_of_paths(paths: ResolvedPaths) -> list[Named]:
+    """Return what a plan names, from where the gates found it."""
+    named = {
+        "the prompt": paths.prompt,
+        "the model": paths.model,
+        "the initial adapter": paths.initial_adapter,
+        "the dataset's file of rows": paths.dataset,
+        "the dataset's file of evaluation rows": paths.evaluation,
+        "the asset root": paths.asset_root,
+    }
+    return [(what, Path(path)) for what, path in named.items() if path is not None]
 
 
 def inputs_of_draft(draft: dict[str, Any], file: Path) -> list[Named]:

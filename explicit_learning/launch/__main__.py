@@ -5,6 +5,9 @@ from __future__ import annotations
 import sys
 
 from explicit_learning.launch.launcher import run_launcher
+from explicit_learning.launch.signals import ignore_stop_signals
 
 if __name__ == "__main__":
-    sys.exit(run_launcher())
+    code = run_launcher()
+    ignore_stop_signals()  # all is recorded
+    sys.exit(code)

@@ -89,7 +89,7 @@ class _Agent(LocalElasticAgent):
         stop = stop_now(self._stop.arrivals(), time.monotonic(), patience=self._patience)
         if stop is not None and not self._passed_on:
             self._passed_on = True
-            print_line(f"{stop.signal.name}: stopping at the next checkpoint (send it again to end at once)")
+            print_line(f"{stop.came.name}: stopping at the next checkpoint (send it again to end at once)")
             for handler in self._handlers().values():
                 handler.proc.send_signal(stop.signal)
         if stop is not None and stop.kill_reason is not None and self.kill_reason is None:

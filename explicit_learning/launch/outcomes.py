@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.errors import ExitCode, Refusal
-from explicit_learning.files.os_errors import OUTPUT_FIXES, write_fault
+from explicit_learning.files.os_errors import LIMIT_FIXES, OUTPUT_FIXES, write_fault
 from explicit_learning.rundir.checkpoints import newest_complete
 from explicit_learning.rundir.layout import rank_log, step_of
 from explicit_learning.rundir.outcome import RankOutcome, outcome_path, read_outcome
@@ -218,6 +219,8 @@ def outcome_of_error(error: BaseException) -> RankOutcome:
             return replace(_failure(str(link), link.exit_code), faults=link.faults)
         if message := _named(link):
             return _failure(message, ExitCode.IO if message.startswith("disk full") else ExitCode.INTERNAL)
+        if fix := next((fix for number, fix in LIMIT_FIXES.items() if os.strerror(number) in str(link)), None):
+            return _failure(f"a limit of the system: {link}; {fix}, then run the same command again", ExitCode.IO)
         if isinstance(link, OSError) and link.errno == errno.EIO:
             return _failure(f"the disk failed: {link}", ExitCode.IO)
         if isinstance(link, OSError) and link.errno in OUTPUT_FIXES and isinstance(link.filename, str):

@@ -36,6 +36,7 @@ __all__ = [
     "die_with_parent",
     "end_at_second_signal",
     "ignore_signals_in_worker",
+    "ignore_stop_signals",
     "stop_signals_to",
     "unblock_stop_signals",
 ]
@@ -149,7 +150,16 @@ def ignore_signals_in_worker(worker_id: int) -> None:
     """
     del worker_id
     die_with_parent(os.getppid())
-    for number in STOP_SIGNALS:
+    ignore_stop_signals()
+
+
+def ignore_stop_signals() -> None:
+    """Ignore signals that ask this process to stop, from now to its end, a hang-up too.
+
+    Python gives signals with a handler of its own back to the default action before it unloads modules, which takes
+    seconds with torch: a signal that came then would end a launcher with another code than it has just recorded.
+    """
+    for number in (*STOP_SIGNALS, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 
 

@@ -29,10 +29,12 @@ class Stop:
     """What the stop signals so far call for.
 
     Attributes:
+        came: The signal that came first.
         signal: The signal to pass on to the ranks.
         kill_reason: Why ranks must be killed, or ``None`` while they may finish their step and save.
     """
 
+    came: signal.Signals
     signal: signal.Signals
     kill_reason: str | None
 
@@ -48,7 +50,7 @@ def stop_now(arrivals: Sequence[Arrival], now: float, *, patience: float = SHUTD
     if not arrivals:
         return None
     first = arrivals[0]
-    # Only the launcher gets a hang-up: ranks are in sessions of their own, and handle the three stop signals.
+    # Only the launcher gets a hang-up: ranks are in sessions of their own, and handle the stop signals.
     passed_on = signal.SIGTERM if first.signal == signal.SIGHUP else first.signal
     later = next((each for each in arrivals if each.at - first.at > SAME_SIGNAL_SECONDS), None)
     reason = None
@@ -56,4 +58,4 @@ def stop_now(arrivals: Sequence[Arrival], now: float, *, patience: float = SHUTD
         reason = f"a second signal ({later.signal.name}) came {later.at - first.at:.0f} s after the first"
     elif now - first.at > patience:
         reason = f"no checkpoint was reached within {patience:.0f} s of {first.signal.name}"
-    return Stop(signal=passed_on, kill_reason=reason)
+    return Stop(came=first.signal, signal=passed_on, kill_reason=reason)

@@ -100,7 +100,7 @@ def refresh(root: Path, *, upgrade: Sequence[str] = (), upgrade_all: bool = Fals
             _compile(work, [declared, *constraints, *options, "--output-file", lock])
             if constraint and head:
                 head = PARENT.sub(rf"\g<1>{lock_sha256(work / constraint)}\g<2>", head)
-            write_text(work / lock, head + (work / lock).read_text())
+            write_text(work / lock, head + (work / lock).read_text("utf-8"))
         faults = subset_faults(read_lock(work / STEPS[0][0]), read_lock(work / STEPS[1][0]))
         if faults:
             raise Refusal(faults)
@@ -111,12 +111,12 @@ def refresh(root: Path, *, upgrade: Sequence[str] = (), upgrade_all: bool = Fals
             if (work / lock).read_bytes() != (root / lock).read_bytes()
         }
         for lock in rewritten:
-            write_text(root / lock, (work / lock).read_text())
+            write_text(root / lock, (work / lock).read_text("utf-8"))
     return Refreshed(changes=changes, rewritten=rewritten)
 
 
 def _head(lock: Path) -> str:
-    text = lock.read_text()
+    text = lock.read_text("utf-8")
     if not text.startswith(HEAD_BEGIN):
         return ""
     return text[: text.index(f"\n{HEAD_END}\n") + len(f"\n{HEAD_END}\n")] + "\n"
@@ -126,7 +126,7 @@ def _compile(work: Path, arguments: list[str]) -> None:
     import uv
 
     command = [uv.find_uv_bin(), "pip", "compile", "--quiet", *COMPILE, *arguments]
-    done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)  # noqa: S603 - no shell
+    done = subprocess.run(command, cwd=work, capture_output=True, encoding="utf-8", check=False)  # noqa: S603 - no shell
     if done.returncode == 0:
         return
     no_solution = "No solution found" in done.stderr and "network was disabled" not in done.stderr

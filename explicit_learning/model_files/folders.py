@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from explicit_learning.errors import Context, Refusal, found_text
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.git_lfs import LFS_FIX, LFS_POINTER, is_lfs_pointer
-from explicit_learning.files.hashing import hash_files, snapshot_files
-from explicit_learning.files.os_errors import read_fault
+from explicit_learning.files.hashing import hash_files, snapshot_files, visible_entries
+from explicit_learning.files.os_errors import missing_file, read_fault
 from explicit_learning.files.strict_json import load_json
 from explicit_learning.model_files.headers import INDEX, safetensors_header
 
@@ -29,22 +29,29 @@ ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 MODEL_FILES = ("config.json", "tokenizer.json")
 # The image processor's settings lie in one of these: transformers 5 writes the first.
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
+A_MODEL = "a folder with a model in transformers' form"
+# Where models lie below a folder around them, as in a hub's cache.
+AROUND = ("*/", "snapshots/*/", "*/snapshots/*/")
 MODEL = Context(gate="model", fix="fetch or copy the model again, completely")
 ADAPTER = Context(gate="adapter", fix="name the final-adapter folder of a completed SFT run")
 
 
 def model_structure(folder: Path) -> list[Fault]:
-    """Return what is structurally wrong with a model folder: Git LFS pointers, missing files, truncated shards."""
+    """Return what is structurally wrong with a model folder: Git LFS pointers, broken links, missing or cut files."""
     if not folder.is_dir():
-        return [_not_a_folder(folder, MODEL, "/model/path", "a folder with a model in transformers' form")]
+        return [_not_a_folder(folder, MODEL, "/model/path", A_MODEL)]
     if pointers := _lfs_faults(snapshot_files(folder), MODEL):
         return pointers
+    if links := _broken_links(folder):
+        return links
+    if not (folder / MODEL_FILES[0]).is_file() and (inside := _models_inside(folder)):
+        found = f"no model, but a folder around {'one' if len(inside) == 1 else len(inside)}"
+        return [MODEL.fault(file=folder, found=found, expected=A_MODEL, fix=f"name the model's folder: {inside[0]}")]
     missing = [name for name in MODEL_FILES if not (folder / name).is_file()]
     faults = [_missing(folder / name, MODEL, "a file that every model folder has") for name in missing]
     if not any((folder / name).is_file() for name in PROCESSOR_FILES):
         expected = f"a file that every model folder has (or {PROCESSOR_FILES[1]})"
-        name = next((name for name in PROCESSOR_FILES if (folder / name).is_symlink()), PROCESSOR_FILES[0])
-        faults.append(_missing(folder / name, MODEL, expected))
+        faults.append(_missing(folder / PROCESSOR_FILES[0], MODEL, expected))
     try:
         shards = _shards(folder)
     except Refusal as refusal:
@@ -54,6 +61,10 @@ def model_structure(folder: Path) -> list[Fault]:
         weights = _weight_faults(folder / name, MODEL, "the model's weights")
         faults += weights or _uncovered_faults(folder, name, covered)
     return faults
+
+
+def _models_inside(folder: Path) -> list[Path]:
+    return [path.parent for around in AROUND for path in sorted(folder.glob(f"{around}{MODEL_FILES[0]}"))]
 
 
 def _uncovered_faults(folder: Path, name: str, covered: set[Path]) -> list[Fault]:
@@ -107,16 +118,19 @@ def _lfs_faults(files: Iterable[Path], context: Context) -> list[Fault]:
 
 
 def _not_a_folder(folder: Path, context: Context, pointer: str, expected: str) -> Fault:
-    found = "a file" if folder.exists() else "no such folder"
-    return context.fault(file=folder, pointer=pointer, found=found, expected=expected)
+    found, fix = ("a file", None) if folder.exists() else missing_file(folder, fix=context.fix or "", kind="folder")
+    return context.fault(file=folder, pointer=pointer, found=found, expected=expected, fix=fix)
+
+
+def _broken_links(folder: Path) -> list[Fault]:
+    """Name the links that lead nowhere: a loader goes on without such a file, and the identity does not cover it."""
+    links = [path for path in visible_entries(folder) if path.is_symlink() and not path.exists()]
+    return [_missing(path, MODEL, "the file, or no such link") for path in links]
 
 
 def _missing(file: Path, context: Context, expected: str) -> Fault:
-    if file.is_symlink() and not file.exists():
-        found = f"a link to {file.readlink()}, which does not exist"
-        fix = "mount the whole cache that holds the target, too, or copy the files themselves (cp -rL)"
-        return context.fault(file=file, found=found, expected=expected, fix=fix)
-    return context.fault(file=file, found="no such file", expected=expected)
+    found, fix = missing_file(file, fix=context.fix or "")
+    return context.fault(file=file, found=found, expected=expected, fix=fix)
 
 
 def _weight_faults(path: Path, context: Context, expected: str) -> list[Fault]:

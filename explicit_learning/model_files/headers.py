@@ -148,7 +148,7 @@ def weight_files(folder: Path) -> list[Path]:
     index = folder / INDEX
     if not index.is_file():
         return sorted(folder.glob("*.safetensors"))
-    return [folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+    return [folder / name for name in sorted(set(json.loads(index.read_bytes())["weight_map"].values()))]
 
 
 def lora_parameter_bound(folder: Path, rank: int) -> int:

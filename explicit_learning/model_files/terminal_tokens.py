@@ -6,11 +6,15 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from explicit_learning.errors import Context, found_text
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 __all__ = ["TerminalTokens", "terminal_tokens"]
+
+CONTEXT = Context(gate="model", fix="write it as the model's release does")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +34,7 @@ def terminal_tokens(folder: Path) -> TerminalTokens:
     """Return the terminal tokens of the model in a folder.
 
     Raises:
+        Refusal: If an end-of-sequence token of a configuration is not an integer.
         ValueError: If no end-of-sequence token is named, or a settings file is not a JSON object.
         KeyError, TypeError, AttributeError: If a settings file has another form than transformers'.
         OSError: If a settings file cannot be read.
@@ -56,14 +61,18 @@ def _end_of_configs(folder: Path) -> Iterator[int]:
     for name in ("generation_config.json", "config.json"):
         if (folder / name).is_file():
             config = _settings(folder / name)
-            for holder in (config, config.get("text_config") or {}):
+            for at, holder in (("", config), ("/text_config", config.get("text_config") or {})):
                 ids = holder.get("eos_token_id")
-                yield from ids if isinstance(ids, list) else [ids] if ids is not None else []
+                listed = ids if isinstance(ids, list) else [ids] if ids is not None else []
+                if not all(type(number) is int for number in listed):
+                    pointer, expected = f"{at}/eos_token_id", "the number of a token, or a list of such numbers"
+                    raise CONTEXT.refusal(file=folder / name, pointer=pointer, found=found_text(ids), expected=expected)
+                yield from listed
 
 
 def _settings(path: Path) -> dict[str, Any]:
     """Return a JSON object as transformers writes it: its numbers need not be strict JSON."""
-    value = json.loads(path.read_text())
+    value = json.loads(path.read_bytes())
     if not isinstance(value, dict):
         raise ValueError(f"{path.name} is not a JSON object")  # noqa: TRY004 - the value of a file, not of a caller
     return value

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 __all__ = ["linear_modules", "quantisation_faults"]
 
 CONTEXT = Context(gate="model", fix="use the model's release in bfloat16, float16 or float32")
+# Where a model says that it is quantised: transformers and vLLM read these keys, at any level of config.json ...
+QUANTISATION_KEYS = frozenset({"quantization_config", "compression_config"})
+# ... and these files beside it.
+QUANTISATION_FILES = ("hf_quant_config.json", "quant_config.json", "quantize_config.json")
 PLAIN_TYPES = frozenset({"F64", "F32", "F16", "BF16"})
 # Types of tensors that are not weights, such as positions.
 INDEX_TYPES = frozenset({"I64", "BOOL"})
@@ -34,17 +38,26 @@ def quantisation_faults(folder: Path) -> list[Fault]:
         OSError: If a file cannot be read.
         ValueError: If a file is not what its name says.
     """
-    config = _config(folder)
     file, expected = folder / "config.json", "a model that is not quantised"
     faults = [
-        CONTEXT.fault(file=file, pointer=pointer, found=found_text(holder["quantization_config"]), expected=expected)
-        for pointer, holder in (
-            ("/quantization_config", config),
-            ("/text_config/quantization_config", config.get("text_config")),
-        )
-        if isinstance(holder, dict) and holder.get("quantization_config") is not None
+        CONTEXT.fault(file=file, pointer=pointer, found=found_text(value), expected=expected)
+        for pointer, value in _quantisations(_config(folder), "")
+    ]
+    faults += [
+        CONTEXT.fault(file=folder / name, found="settings of a quantised model", expected=expected)
+        for name in QUANTISATION_FILES
+        if (folder / name).exists()
     ]
     return faults or [*_type_faults(folder)]
+
+
+def _quantisations(config: dict[str, Any], at: str) -> Iterator[tuple[str, Any]]:
+    """Yield (JSON pointer, value) of each setting that says how a model, or a part of it, is quantised."""
+    for name, value in config.items():
+        if name in QUANTISATION_KEYS and value is not None:
+            yield f"{at}/{name}", value
+        elif isinstance(value, dict):
+            yield from _quantisations(value, f"{at}/{name}")
 
 
 def _type_faults(folder: Path) -> Iterator[Fault]:
@@ -82,7 +95,7 @@ def linear_modules(folder: Path) -> dict[str, tuple[int, int]] | None:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    value = json.loads((folder / "config.json").read_text())
+    value = json.loads((folder / "config.json").read_bytes())
     if not isinstance(value, dict):
         raise ValueError("config.json is not a JSON object")  # noqa: TRY004 - the value of a file, not of a caller
     return value

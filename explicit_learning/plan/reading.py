@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from explicit_learning.arms import ARMS
 from explicit_learning.errors import Context, ExitCode, Fault, Refusal, found_text
 from explicit_learning.files.canonical import sha256_json
-from explicit_learning.files.os_errors import OTHER_FORM_FIX, other_form
+from explicit_learning.files.os_errors import missing_file
 from explicit_learning.files.schema import validate
 from explicit_learning.files.strict_json import parse_json, read_bytes
 from explicit_learning.files.typed_json import from_json
@@ -75,9 +75,7 @@ def read_plan(path: Path) -> PlanDocument:
     context = CONTEXT.at(path)
     if not os.path.exists(path):  # noqa: PTH110 - unlike Path's, it takes too long a name for a missing file
         fix = "check the path; inside a container, mount the folder that holds the plan (-v $PWD:/work)"
-        if other := other_form(path):
-            fix = OTHER_FORM_FIX
-        found = f"no such file, but {other}" if other else "no such file"
+        found, fix = missing_file(path, fix=fix)
         raise context.refusal(found=found, expected="a frozen plan", fix=fix, exit_code=ExitCode.USAGE)
     data = read_bytes(path, gate=context.gate)
     raw = parse_json(data, gate=context.gate, file=str(path))

@@ -148,7 +148,9 @@ def _files(folder: Path) -> list[Path]:
     return sorted(
         path
         for path in folder.rglob("*")
-        if path.is_file() and path != folder / CHECKPOINT_MARK and not is_of_file_system(path.name)
+        if path.is_file()
+        and path != folder / CHECKPOINT_MARK
+        and not any(map(is_of_file_system, path.relative_to(folder).parts))
     )
 
 

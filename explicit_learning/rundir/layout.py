@@ -110,12 +110,14 @@ def step_of(name: str) -> int | None:
 
 
 def is_of_file_system(name: str) -> bool:
-    """Whether a file was left by a file system or a file manager: no run makes it, and removing it can be impossible.
+    """Whether an entry was left by a file system or a file manager: no run makes it, and removing it can be impossible.
 
-    NFS and FUSE keep a file that was removed while it was open under such a name; macOS and Windows put theirs into
-    every folder that a person looks at.
+    NFS and FUSE keep a file that was removed while it was open under such a name; macOS, Windows and network storage
+    put theirs into every folder that a person looks at.
     """
-    return name in {".DS_Store", "Thumbs.db", "desktop.ini"} or name.startswith((".nfs", ".fuse_hidden", "._"))
+    return name in {".DS_Store", "Thumbs.db", "desktop.ini", "@eaDir"} or name.startswith(
+        (".nfs", ".fuse_hidden", "._")
+    )
 
 
 def frontiers_file(rank: int) -> str:

@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 
 from explicit_learning.cli import COMMANDS, main
 from explicit_learning.cli.output import counted_faults
-from explicit_learning.errors import Fault
+from explicit_learning.errors import Fault, found_text
 from explicit_learning.files.resources import PLANS, ROOT
 from explicit_learning.files.schema import load_schema
 from tests.support.plans import PLAN, plan_with
@@ -216,6 +216,19 @@ def test_a_path_to_a_json_file_means_run(tmp_path: Path, capsys: pytest.CaptureF
     assert main([path, "--out", str(tmp_path / "run")]) == 65
     assert "/seed" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e999", '{"a": 1, "a": 2}', "1.0.0", '"\\ud800"', "9" * 30])
+def test_a_value_that_is_not_strict_json_is_text(
+    value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A draft's file cannot hold such values either; they ended with 70."""
+    draft, plan = PLANS / "demo" / "answer_grpo.json", tmp_path / "plan.json"
+    answer = run_json(capsys, "freeze", str(draft), "-o", str(plan), "--set", f"generation.temperature={value}")
+    assert answer["exit_code"] == 65
+    (fault,) = [fault for fault in answer["faults"] if fault["pointer"] == "/generation/temperature"]
+    assert fault["found"] == found_text(value)
+    assert not plan.exists()
 
 
 def test_a_draft_is_not_run_but_the_next_command_is_named(capsys: pytest.CaptureFixture[str]) -> None:

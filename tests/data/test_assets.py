@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import re
 import struct
 import time
+import warnings
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 from PIL import Image
 
+from explicit_learning.data import decoded, image_headers
 from explicit_learning.data.asset_paths import AssetFolder
 from explicit_learning.data.dataset import check_dataset
-from explicit_learning.data.images import CACHE_VARIABLE, decode_guarded
-from explicit_learning.errors import Context, Refusal
+from explicit_learning.data.images import CACHE_VARIABLE, decode_guarded, decode_image
+from explicit_learning.errors import Context, ExitCode, Refusal
 from tests.support.dataset_builder import Builder, asset_entry, brief
 
 if TYPE_CHECKING:
@@ -173,6 +177,16 @@ def cut_behind_its_thumbnail() -> bytes:
     return (whole[:2] + comment + whole[2:])[: len(comment) + len(whole) // 2]
 
 
+def zero_tail(data: bytes) -> bytes:
+    """Return what a download leaves that kept room for the whole file, and was cut short."""
+    return data[: len(data) // 2] + bytes(len(data) - len(data) // 2)
+
+
+def of_the_stated_size(webp: bytes) -> bytes:
+    """Return a cut WEBP that states the size it has."""
+    return webp[:4] + struct.pack("<I", len(webp) - 8) + webp[8:]
+
+
 def damaged_chunk() -> bytes:
     data = bytearray(written(NOISE, "PNG"))
     data[2000:2004] = bytes(255 - byte for byte in data[2000:2004])
@@ -187,6 +201,10 @@ def damaged_chunk() -> bytes:
         pytest.param(cut_behind_its_thumbnail(), id="cut-jpeg-with-thumbnail"),
         pytest.param(damaged_chunk(), id="png-with-a-damaged-chunk"),
         pytest.param(png_header(64, 48) + png_chunk(b"IDAT", b"x") + png_chunk(b"IEND", b""), id="png-without-pixels"),
+        pytest.param(zero_tail(written(NOISE, "PNG")), id="png-with-room-for-the-rest"),
+        pytest.param(zero_tail(written(NOISE, "JPEG")), id="jpeg-with-room-for-the-rest"),
+        pytest.param(written(NOISE, "WEBP")[:-40], id="cut-webp"),
+        pytest.param(of_the_stated_size(written(NOISE, "WEBP", lossless=True)[:-2000]), id="cut-webp-of-its-size"),
     ],
 )
 def test_damage_behind_a_whole_header(good: Builder, data: bytes) -> None:
@@ -196,7 +214,7 @@ def test_damage_behind_a_whole_header(good: Builder, data: bytes) -> None:
         (fault,) = check_dataset(path).faults
         assert brief([fault]) == [(MANIFEST, "/images/0")]
         assert fault.found.startswith('"images/train-0-full.png": ')
-        assert "damaged" in fault.found or "ends before" in fault.found
+        assert re.search("damaged|ends before|broken", fault.found)
 
 
 @pytest.mark.parametrize(("format_name", "count"), [("PNG", 2), ("WEBP", 3)])
@@ -212,6 +230,44 @@ def test_a_cameras_photo_with_a_preview_is_good(good: Builder) -> None:
     data = written(NOISE, "MPO", save_all=True, append_images=[NOISE.resize((16, 12))])
     (good.folder / "images/train-0-full.png").write_bytes(data)
     assert check_dataset(replace_image(good, (64, 48))).faults == ()
+
+
+@pytest.mark.parametrize("when", ["header", "pixels"])
+def test_an_image_is_not_blamed_for_what_the_system_refuses(
+    good: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "nothing remembered"))
+
+    def refuses(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    module = {"header": image_headers, "pixels": decoded}[when]
+    monkeypatch.setattr(module, {"header": "open_image", "pixels": "decode_guarded"}[when], refuses)
+    fault = check_dataset(good.write()).faults[0]
+    assert fault.found == f'"{good.images[0]["path"]}": cannot be read: Too many open files'
+    assert (fault.exit_code, fault.fix) == (ExitCode.IO, "raise the limit on open files (ulimit -n)")
+
+
+@pytest.mark.parametrize("suffix", ["PNG", "JPEG", "WEBP"])
+@pytest.mark.parametrize("action", ["error", "default"])
+def test_broken_metadata_beside_whole_pixels_is_good(
+    good: Builder, recwarn: pytest.WarningsRecorder, suffix: str, action: Literal["error", "default"]
+) -> None:
+    """Whatever Python is told about warnings (`PYTHONWARNINGS`), and without a word."""
+    path = good.folder / good.images[0]["path"]
+    Image.new("L", (8, 6), 10).save(path, suffix, exif=b"Exif\0\0MM\0*\0\0\0\x08\0\x07junk")
+    good.images[0] = asset_entry(good.folder, good.images[0]["path"], (8, 6))
+    (image,) = good.slots[0]["full_view"]["images"]
+    for row in good.slots:
+        row["full_view"]["images"] = [image | {"sha256": good.images[0]["sha256"]}]
+    for view in (good.slots[0]["selected_view"], good.sft[0]):
+        view["images"] = [image | {"sha256": good.images[0]["sha256"]}]
+    manifest = good.write()
+    with warnings.catch_warnings():
+        warnings.simplefilter(action)
+        assert check_dataset(manifest).faults == ()
+        decode_image(path)
+    assert list(recwarn) == []
 
 
 @pytest.mark.parametrize("kind", [b"iCCP", b"zTXt"])

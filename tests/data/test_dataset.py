@@ -13,7 +13,7 @@ from explicit_learning.data.dataset import check_dataset, load_dataset_manifest
 from explicit_learning.data.reading import read_slot_rows
 from explicit_learning.errors import ExitCode
 from explicit_learning.files.canonical import sha256_json
-from tests.support.dataset_builder import Builder, brief, image_bytes
+from tests.support.dataset_builder import Builder, asset_entry, brief, image_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,6 +94,33 @@ def test_a_truncated_rows_file(good: Builder) -> None:
     file = good.folder / "slots.jsonl"
     file.write_bytes(file.read_bytes()[:-50])
     assert brief(check_dataset(path).faults)[:2] == [(MANIFEST, "/files/0/sha256"), ("slots.jsonl:4", "")]
+
+
+@pytest.mark.parametrize("name", ["slots", "sft", "evaluation"])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"question":', b'"questoin":'),
+        (b'"question":"', b'"question":"\\ud83d'),
+        (b'"question":"', b'"question":"\xe9'),
+        (b'"schema_version":2', b'"schema_version":12345678901234567890'),
+        (b'"answer_type":', b'"answer_type":"number","answer_type":'),
+        (b"{", b""),
+    ],
+)
+def test_a_row_that_cannot_be_read_is_one_fault(good: Builder, name: str, old: bytes, new: bytes) -> None:
+    """Its group is not called incomplete, and its file not too short: both follow from it."""
+    path = good.write()
+    file = good.folder / f"{name}.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    lines[FULL] = lines[FULL].replace(old, new, 1)
+    file.write_bytes(b"".join(lines))
+    manifest = json.loads(path.read_text())
+    for entry in manifest["files"]:
+        if entry["kind"] == name:
+            entry |= {key: value for key, value in asset_entry(good.folder, file.name, (0, 0)).items() if key in entry}
+    path.write_text(json.dumps(manifest))
+    assert {place for place, _ in brief(check_dataset(path).faults)} == {f"{name}.jsonl:1"}
 
 
 def test_an_unreadable_rows_file_is_an_io_fault(good: Builder) -> None:

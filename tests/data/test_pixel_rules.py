@@ -80,6 +80,32 @@ def test_one_prompt_with_two_golds(good: Builder) -> None:
     assert "slots.jsonl:1" in fault.found
 
 
+@pytest.mark.parametrize(("index", "like"), [(MISSING, CONTROL), (SUBSTITUTE, MISSING), (SUBSTITUTE, CONTROL)])
+@pytest.mark.parametrize("rows", ["slots", "evaluation", "sft"])
+def test_two_views_of_a_group_with_the_same_pixels_and_two_golds(
+    good: Builder, rows: str, index: int, like: int
+) -> None:
+    """A model is asked the same twice, and rewarded for two answers."""
+    members = getattr(good, rows)
+    if rows == "sft":
+        good.slots = []
+    shown = members[like].get("selected_view", members[like])["images"]
+    members[index].get("selected_view", members[index])["images"] = copy.deepcopy(shown)
+    (fault,) = check_dataset(good.write()).faults
+    pointer = "/images" if rows == "sft" else "/selected_view/images"
+    assert brief([fault]) == [(f"{rows}.jsonl:{index + 1}", pointer)]
+    assert f"{rows}.jsonl:{like + 1}" in fault.found
+
+
+@pytest.mark.parametrize(("gold", "good_data"), [("north", False), ("7", True)])
+def test_one_prompt_with_golds_of_two_types(good: Builder, gold: str, good_data: bool) -> None:
+    """The type of an answer is no part of the prompt."""
+    second_group(good, gold)
+    good.slots[-1]["answer_type"] = "text"
+    faults = check_dataset(good.write()).faults
+    assert brief(faults) == ([] if good_data else [("slots.jsonl:5", "/selected_view/images")])
+
+
 def test_one_prompt_with_the_same_gold_twice_is_good(good: Builder) -> None:
     second_group(good, "7.0")
     assert check_dataset(good.write()).faults == ()
@@ -104,9 +130,41 @@ def test_a_training_image_encoded_again_and_held_out(good: Builder) -> None:
     assert "images/train-0-full.png" in faults[0].found
 
 
-def test_transparent_images_are_named(good: Builder) -> None:
+@pytest.mark.parametrize("same_bytes", [True, False])
+@pytest.mark.parametrize(
+    ("trained", "held_out", "leaks"),
+    [
+        (SUBSTITUTE, FULL, [(line, "/full_view/images") for line in range(1, 5)]),
+        (FULL, SUBSTITUTE, [(4, "/selected_view/images")]),
+        (CONTROL, CONTROL, [(2, "/selected_view/images")]),
+        (MISSING, MISSING, []),
+        (MISSING, FULL, []),
+    ],
+)
+def test_a_trained_view_that_is_held_out(
+    good: Builder, trained: int, held_out: int, leaks: list[tuple[int, str]], same_bytes: bool
+) -> None:
+    """What shows evidence is not seen in training; views without any, such as blank ones, may be alike."""
+    (image,) = good.slots[trained]["selected_view"]["images"]
+    entry = next(entry for entry in good.images if entry["path"] == image["path"])
+    with Image.open(good.folder / entry["path"]) as picture:
+        gray = picture.getpixel((0, 0))
+    show(good, good.evaluation[held_out], entry if same_bytes else again(good, "images/leak.png", gray))
+    if held_out == FULL:
+        for row in good.evaluation:
+            row["full_view"]["images"] = copy.deepcopy(good.evaluation[FULL]["selected_view"]["images"])
+    faults = check_dataset(good.write()).faults
+    assert brief(faults) == [(f"evaluation.jsonl:{line}", pointer) for line, pointer in leaks]
+    assert all("evaluation leakage: the view has exactly the pixels" in fault.found for fault in faults)
+
+
+@pytest.mark.parametrize("colour", [0, 255])
+def test_transparent_images_are_named(good: Builder, colour: int) -> None:
+    """White writing on nothing cannot be seen on white."""
     name = "images/train-0-control.png"
-    Image.new("RGBA", (8, 6), (0, 0, 0, 128)).save(good.folder / name)
+    drawing = Image.new("RGBA", (8, 6), (0, 0, 0, 0))
+    drawing.paste((colour, colour, colour, 255), (2, 2, 4, 4))
+    drawing.save(good.folder / name)
     entry = asset_entry(good.folder, name, (8, 6))
     good.images[CONTROL] = entry
     for row in (good.slots[CONTROL], good.sft[CONTROL]):
@@ -114,6 +172,9 @@ def test_transparent_images_are_named(good: Builder) -> None:
     mask = image_bytes(good.folder, "masks/a.png", 255)
     Image.new("LA", (8, 6), (255, 0)).save(good.folder / mask["path"])
     good.images.append(asset_entry(good.folder, mask["path"], (8, 6)))
-    checked = check_dataset(good.write())
-    assert checked.faults == ()
-    assert checked.warnings == (f"/data: 1 image has transparent pixels, which are shown on white: {name}",)
+    transparent = f"/data: 1 image has transparent pixels, which are shown on white: {name}"
+    blank = f"/data: 1 image shows one colour only, because of transparent pixels: {name}"
+    for _ in ("decoded", "remembered"):
+        checked = check_dataset(good.write())
+        assert checked.faults == ()
+        assert checked.warnings == ((transparent, blank) if colour == 255 else (transparent,))

@@ -173,6 +173,31 @@ def test_a_control_token_in_the_system_prompt() -> None:
     assert (fault.file, "<|im_end|>" in fault.found) == ("system.txt", True)
 
 
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("tokenizer_config.json", {"additional_special_tokens": ["[CALL]"]}),
+        ("tokenizer_config.json", {"extra_special_tokens": {"call": {"content": "[CALL]"}}}),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"448": {"content": "[CALL]"}}}),
+        ("tokenizer_config.json", {"image_token": "[CALL]"}),
+        ("special_tokens_map.json", {"unk_token": "[CALL]"}),
+        ("special_tokens_map.json", {"additional_special_tokens": ["[CALL]"]}),
+        ("added_tokens.json", {"[CALL]": 448}),
+    ],
+)
+def test_a_control_token_that_another_file_of_the_model_names(
+    tmp_path: Path, name: str, settings: dict[str, Any]
+) -> None:
+    """What transformers makes one token of, wherever it reads that."""
+    model = tmp_path / "model"
+    shutil.copytree(MODEL, model)
+    known = json.loads((model / name).read_text()) if (model / name).exists() else {}
+    (model / name).write_text(json.dumps(known | settings))
+    tokens = Tokens.of_model(model, "Answer.")
+    for row, count in ((asked(question="[CALL] me"), 1), (asked(question="[CALLS] me"), 0)):
+        assert len(list(check_envelope([row], tokens, file="plan.json", system_file="s.txt", **LIMITS))) == count
+
+
 def test_angle_brackets_alone_are_text(tokens: Tokens) -> None:
     question = "Is 3 < 4, <b>bold</b>, <|x|>, <image> or im_end meant?"
     assert check_envelope([asked(question=question)], tokens, file="plan.json", **LIMITS) == []

@@ -21,15 +21,17 @@ from explicit_learning.errors.invisible import invisible_characters
         "\u2764\ufe0f\u200d\U0001f525",
         "7\ufe0f\u20e3",
         "\u8fbb\U000e0100",
+        "\u2801\u2803",
     ],
 )
 def test_what_is_seen_is_good(text: str) -> None:
-    """Accents in both forms, Persian with a joiner inside the word, emoji of one and of two, a keycap, an old form."""
+    """Accents in both forms, Persian with a joiner in the word, emoji of one and two, a keycap, old forms, Braille."""
     assert invisible_characters(text) == []
 
 
 @pytest.mark.parametrize(
-    "character", ["\u200b", "\ufeff", "\u200e", "\u2066", "\u3164", "\ufe0f", "\U000e0041", "\u00ad"]
+    "character",
+    ["\u200b", "\ufeff", "\u200e", "\u2066", "\u3164", "\ufe0f", "\U000e0041", "\u00ad", "\u2800", "\ufff9"],
 )
 @pytest.mark.parametrize("text", ["{}", "north{}", "{}7", "no{}rth", "\u5317{}"])
 def test_what_is_not_seen_is_found_wherever_it_stands(text: str, character: str) -> None:

@@ -218,6 +218,28 @@ def test_an_evaluation_can_be_written_elsewhere(run: Path, tmp_path: Path, monke
     assert request.out == str(tmp_path / "elsewhere" / request.identity.name / "evaluation.json")
 
 
+@pytest.mark.parametrize(
+    ("place", "found"),
+    [
+        ("model/evaluations", "a place inside the model"),
+        ("assets", "the asset root"),
+        ("prompt.txt", "a place inside the prompt"),
+        ("run/final-adapter", "a place inside the run"),
+        ("run", "a place inside the run"),
+    ],
+)
+def test_an_evaluation_is_not_written_into_an_input_or_the_run(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, found: str
+) -> None:
+    paths = replace(PATHS, model=str(tmp_path / "model"), asset_root=str(tmp_path / "assets"))
+    paths = replace(paths, prompt=str(tmp_path / "prompt.txt"))
+    monkeypatch.setattr(requests, "frozen_paths", lambda *_, **__: paths)
+    fault = refused(lambda: evaluation_of_run(run, "base", plan_file=run.parent / "started.json", out=tmp_path / place))
+    assert found in fault.found
+    assert (fault.exit_code, fault.fix) == (ExitCode.OUTPUT, "choose another place (--out)")
+    evaluation_of_run(run, "base", plan_file=run.parent / "started.json", out=run / "evaluations" / "mine")
+
+
 @pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
 def test_a_final_adapter_that_is_not_the_markers_is_refused(
     run: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -68,6 +68,14 @@ def test_a_wrong_document_is_refused_by_field(tmp_path: Path, changes: dict[str,
     assert pointer in refused(write(tmp_path, **changes))
 
 
+def test_a_draft_that_is_a_link_to_nowhere_is_named(tmp_path: Path) -> None:
+    (tmp_path / "absent.json").symlink_to("nowhere.json")
+    with pytest.raises(Refusal) as caught:
+        read_experiment(write(tmp_path, rl=[str(tmp_path / "absent.json")]))
+    (fault,) = caught.value.faults
+    assert fault.found == f"{tmp_path}/absent.json: a link to nowhere.json, which does not exist"
+
+
 def test_a_missing_draft_is_named(tmp_path: Path) -> None:
     with pytest.raises(Refusal) as caught:
         read_experiment(write(tmp_path, rl=["./absent.json"]))

@@ -108,6 +108,14 @@ def test_a_folder_that_cannot_be_flushed_is_noted_once(
     assert capsys.readouterr().err.count("cannot flush folders") == 1
 
 
+def test_a_limit_is_noted_of_a_folder_that_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_NOTED", {})
+    monkeypatch.setattr(os, "fsync", fails_on_folders(errno.EINVAL))
+    with atomic.new_folder(tmp_path / "folder") as folder:
+        atomic.write_bytes(folder / "file", b"x")
+    assert noted_limits() == [f"the file system of {tmp_path} cannot flush folders (Invalid argument)"]
+
+
 @pytest.mark.parametrize("old", [None, b"old"])
 def test_a_file_whose_folder_fails_to_flush_is_not_left_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: bytes | None

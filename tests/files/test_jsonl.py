@@ -45,6 +45,19 @@ def test_a_broken_line_is_named(tmp_path: Path, data: bytes, line: int, found: s
     assert (fault.file, fault.found) == (f"{path}:{line}", found)
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_a_file_in_another_encoding_is_one_fault(tmp_path: Path, encoding: str) -> None:
+    """Every line of it is wrong, and for one reason."""
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes('\ufeff{"a":1}\n{"b":2}\n{"c":3}\n'.encode(encoding))
+    faults: list[Fault] = []
+    with pytest.raises(Refusal) as caught:
+        list(read_rows(path, gate="data", collect=faults.append))
+    (fault,) = caught.value.faults
+    assert (fault.file, fault.found) == (f"{path}:1", "UTF-16 (byte-order mark)")
+    assert faults == []
+
+
 def test_a_byte_order_mark_hides_no_row(tmp_path: Path) -> None:
     """Its row is read all the same: a row that were missing would be reported by everything that counts rows."""
     path = tmp_path / "rows.jsonl"

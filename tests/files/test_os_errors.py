@@ -7,14 +7,18 @@ import os
 import tempfile
 import unicodedata
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
+from explicit_learning.data.reading import read_slot_rows
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.os_errors import read_fault, write_fault
 from explicit_learning.freeze.freezing import read_draft
 from explicit_learning.plan.reading import load_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Form = Literal["NFC", "NFD"]
 
@@ -34,6 +38,8 @@ Form = Literal["NFC", "NFD"]
         (errno.EDQUOT, ExitCode.IO),
         (errno.EIO, ExitCode.IO),
         (errno.ESTALE, ExitCode.IO),
+        (errno.EFBIG, ExitCode.IO),
+        (errno.EMFILE, ExitCode.IO),
     ],
 )
 def test_whether_another_path_or_more_space_helps(number: int, code: ExitCode) -> None:
@@ -42,6 +48,15 @@ def test_whether_another_path_or_more_space_helps(number: int, code: ExitCode) -
     assert fault.found == os.strerror(number)
     assert fault.file == "runs/one"
     assert ("space" in fault.fix) is (number in (errno.ENOSPC, errno.EDQUOT))
+
+
+@pytest.mark.parametrize(
+    ("number", "option"), [(errno.EFBIG, "ulimit -f"), (errno.EMFILE, "ulimit -n"), (errno.ENFILE, "fs.file-max")]
+)
+def test_a_limit_of_the_system_is_named(number: int, option: str) -> None:
+    error = OSError(number, os.strerror(number))
+    assert option in write_fault(error, Path("runs/one")).fix
+    assert option in read_fault(error, Path("plan.json"), gate="plan").fix
 
 
 def test_an_error_without_a_number() -> None:
@@ -75,6 +90,26 @@ def test_no_temporary_folder_is_no_matter_of_the_output(tmp_path: Path, monkeypa
 def test_why_a_file_cannot_be_read(error: OSError | ValueError, found: str, code: ExitCode) -> None:
     fault = read_fault(error, Path("plan.json"), gate="plan")
     assert (fault.gate, fault.file, fault.found, fault.exit_code) == ("plan", "plan.json", found, code)
+
+
+@pytest.mark.parametrize(
+    ("read", "name"),
+    [
+        (read_draft, "draft.json"),
+        (load_plan, "plan.json"),
+        (read_slot_rows, "rows.jsonl"),
+        (read_draft, "folder/a.json"),
+    ],
+)
+def test_a_link_that_leads_nowhere_is_named(tmp_path: Path, read: Callable[[Path], object], name: str) -> None:
+    link = tmp_path / Path(name).parts[0]
+    link.symlink_to("../elsewhere")
+    with pytest.raises(Refusal) as refused:
+        read(tmp_path / name)
+    (fault,) = refused.value.faults
+    subject = "" if link == tmp_path / name else f"{link} is "
+    assert fault.found == f"{subject}a link to ../elsewhere, which does not exist"
+    assert "cp -rL" in fault.fix
 
 
 @pytest.mark.parametrize(("there", "asked"), [("NFD", "NFC"), ("NFC", "NFD")])

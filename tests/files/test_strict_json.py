@@ -68,6 +68,9 @@ def test_what_readers_disagree_about_is_refused(data: bytes, found: str) -> None
         (b'{"a": 9007199254740992}', "/a", "the integer 9007199254740992, which readers with 64-bit floats round"),
         (b'[{"a/b": {"c": -9007199254740992, "d": NaN}}]', "/0/a~1b/c", "the integer -9007199254740992, which readers"),
         (b'{"a": "1e999", "b": 1e999}', "/b", "1e999, which is too large for a number"),
+        (b'{"a": "\\u00e9", "b": ["\\ud83d"]}', "/b/0", "half of a surrogate pair"),
+        (b'{"a": {"\\udc00": 1}}', "/a", "half of a surrogate pair"),
+        (b'"\\ud83d\\u00e9"', "", "half of a surrogate pair"),
     ],
 )
 def test_a_value_that_readers_disagree_about_is_named_by_its_field(data: bytes, pointer: str, found: str) -> None:

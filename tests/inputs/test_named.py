@@ -210,6 +210,30 @@ def test_a_quantised_language_model_is_named_where_it_is_written(
     ]
 
 
+@pytest.mark.parametrize(
+    ("change", "pointer"),
+    [
+        ({"compression_config": FP8}, "/compression_config"),
+        ({"vision_config": {"quantization_config": FP8}}, "/vision_config/quantization_config"),
+        ({"text_config": {"a": {"compression_config": FP8}}}, "/text_config/a/compression_config"),
+    ],
+)
+def test_a_quantised_part_is_named_wherever_it_is_written(
+    draft: dict[str, Any], model: Path, tmp_path: Path, change: dict[str, Any], pointer: str
+) -> None:
+    config = json.loads((model / "config.json").read_text())
+    change_json(model / "config.json", **{name: config.get(name, {}) | value for name, value in change.items()})
+    assert [place(fault) for fault in freezing(draft, tmp_path / "plan.json")] == [("config.json", pointer)]
+
+
+@pytest.mark.parametrize("name", ["hf_quant_config.json", "quant_config.json", "quantize_config.json"])
+def test_settings_of_a_quantised_model_beside_its_configuration(
+    draft: dict[str, Any], model: Path, tmp_path: Path, name: str
+) -> None:
+    (model / name).write_text("{}")
+    assert [place(fault) for fault in freezing(draft, tmp_path / "plan.json")] == [(name, "")]
+
+
 @pytest.mark.parametrize("kind", ["F8_E4M3", "I8", "U8", "I32", "F4"])
 def test_weights_of_another_type_are_refused(draft: dict[str, Any], model: Path, tmp_path: Path, kind: str) -> None:
     name = "model.language_model.layers.1.mlp.up_proj.weight"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from explicit_learning.cli import main
+from explicit_learning.data.images import CACHE_VARIABLE
 from explicit_learning.errors import Refusal
 from explicit_learning.experiment.document import Experiment, Stage
 from explicit_learning.experiment.runner import run_experiment
@@ -87,6 +88,24 @@ def test_a_run_is_not_written_into_or_around_an_input(place: Path, out: str) -> 
     for good in ("run", "plans/run", "model-2", "data.run"):
         assert output_faults(place / good, inputs_of_plan(document), option="--out") == []
     assert main(["smoke", str(place / "plans" / "plan.json"), "--out", str(place / out)]) == 73
+    assert contents(place) == before
+
+
+@pytest.mark.parametrize("cache", ["model", "model/cache", "data/images", "adapter/a/b", "prompt.txt", "link"])
+def test_decoded_images_are_not_kept_in_an_input(place: Path, monkeypatch: pytest.MonkeyPatch, cache: str) -> None:
+    """Each file in a model's folder belongs to its identity."""
+    file, plan = place / "draft.json", place / "plan.json"
+    monkeypatch.setenv(CACHE_VARIABLE, str(place))  # around all of it, there is no harm
+    freeze(json.loads(file.read_text()), file=file, out=plan, count_sft=no_sft)
+    monkeypatch.setenv(CACHE_VARIABLE, str(place / cache))
+    before = contents(place)
+    with pytest.raises(Refusal) as caught:
+        freeze(json.loads(file.read_text()), file=file, out=plan, count_sft=no_sft)
+    checked = check_plan(read_plan(plan), out=place / "run")
+    (fault,) = [fault for fault in checked.faults if fault.gate == "output"]
+    assert caught.value.faults == (fault,)
+    assert (fault.exit_code, fault.fix) == (73, f"choose another place ({CACHE_VARIABLE})")
+    assert checked.not_checked == ("anything that the plan names",)
     assert contents(place) == before
 
 

@@ -45,6 +45,21 @@ REFUSAL = Refusal(Fault(gate="ledger", found="a", expected="b", fix="c", exit_co
             "disk full: [Errno 28] No space left on device: 'x'",
         ),
         (OSError(errno.EDQUOT, "Disk quota exceeded"), 74, "disk full: "),
+        (
+            OSError(errno.EFBIG, "File too large"),
+            74,
+            "a limit of the system: [Errno 27] File too large; raise",
+        ),
+        (
+            RuntimeError("I/O error: File too large (os error 27)"),
+            74,
+            "a limit of the system: I/O error: ",
+        ),
+        (
+            OSError(errno.EMFILE, "Too many open files", "x"),
+            74,
+            "a limit of the system: [Errno 24] Too many",
+        ),
         (RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"), 74, "disk full: "),
         (OSError(errno.EIO, "Input/output error"), 74, "the disk failed: "),
         (raised_from(ValueError("checkpoint"), OSError(errno.ENOSPC, "No space left on device")), 74, "disk full: "),

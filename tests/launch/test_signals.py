@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from explicit_learning.errors import ExitCode
 from explicit_learning.files.resources import ROOT
 from explicit_learning.launch.signals import STOP_SIGNALS, StopRequest, blocked_stop_signals, stop_signals_to
 from tests.launch.conftest import ends_within
@@ -99,3 +100,29 @@ except ProcessLookupError as error:
 def test_a_child_whose_parent_is_gone_does_not_start() -> None:
     with run_python(ORPHAN) as process:
         assert process.communicate()[0] == "parent process 1 has ended\n"
+
+
+UNLOADING = """
+import os, runpy, sys, time, types
+class Late:
+    def __del__(self):
+        self.write(2, b"unloading\\n")
+        self.sleep(0.5)
+Late.write, Late.sleep = staticmethod(os.write), staticmethod(time.sleep)
+sys.modules["late"] = types.ModuleType("late")
+sys.modules["late"].last = Late()
+runpy.run_module("explicit_learning.launch", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP])
+def test_a_signal_that_comes_while_a_launcher_unloads_changes_nothing(number: signal.Signals) -> None:
+    """Its exit code is that of the answer which it has given; here, that nobody told it what to launch."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", UNLOADING]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        while process.stderr.readline() != b"unloading\n":
+            assert process.poll() is None
+        process.send_signal(number)
+        assert process.wait() == ExitCode.USAGE

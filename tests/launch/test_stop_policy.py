@@ -22,13 +22,14 @@ def test_without_a_signal_there_is_nothing_to_do() -> None:
         (signal.SIGTERM, signal.SIGTERM),
         (signal.SIGINT, signal.SIGINT),
         (signal.SIGUSR1, signal.SIGUSR1),
+        (signal.SIGUSR2, signal.SIGUSR2),
         (signal.SIGHUP, signal.SIGTERM),
     ],
 )
 def test_the_first_signal_is_passed_on(first: signal.Signals, passed_on: signal.Signals) -> None:
     stop = stop_now(arrivals((first, 100.0)), 100.1)
     assert stop is not None
-    assert (stop.signal, stop.kill_reason) == (passed_on, None)
+    assert (stop.came, stop.signal, stop.kill_reason) == (first, passed_on, None)
 
 
 @pytest.mark.parametrize(("second_at", "ends"), [(100.0, False), (102.0, False), (102.1, True), (500.0, True)])

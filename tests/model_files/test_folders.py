@@ -18,7 +18,10 @@ from explicit_learning.model_files.tensors import file_tensors
 from explicit_learning.model_files.terminal_tokens import terminal_tokens
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from explicit_learning.errors import Fault
 
 
 def safetensors(shapes: dict[str, list[int]]) -> bytes:
@@ -88,6 +91,56 @@ def test_a_link_that_leads_nowhere_is_named_as_a_link(model: Path, name: str) ->
     (fault,) = model_structure(model)
     assert (fault.file, fault.found) == (str(model / name), "a link to ../../blobs/0123, which does not exist")
     assert "mount the whole cache" in fault.fix
+
+
+@pytest.mark.parametrize("name", ["generation_config.json", "special_tokens_map.json", "sub/anything", "README.md"])
+def test_a_link_that_leads_nowhere_is_refused_whatever_its_name(model: Path, name: str) -> None:
+    """A loader goes on without such a file, and the model's hash does not cover it."""
+    (model / name).unlink(missing_ok=True)
+    (model / name).parent.mkdir(exist_ok=True)
+    (model / name).symlink_to("../../blobs/0123")
+    (model / ".hidden").symlink_to("nowhere")
+    (fault,) = model_structure(model)
+    assert (fault.file, fault.found) == (str(model / name), "a link to ../../blobs/0123, which does not exist")
+
+
+@pytest.mark.parametrize("structure", [model_structure, adapter_structure])
+def test_a_folder_that_is_a_link_to_nowhere(tmp_path: Path, structure: Callable[[Path], list[Fault]]) -> None:
+    (tmp_path / "folder").symlink_to("nowhere")
+    (fault,) = structure(tmp_path / "folder")
+    assert fault.found == "a link to nowhere, which does not exist"
+
+
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
+def test_an_adapters_file_that_is_a_link_to_nowhere(adapter: Path, name: str) -> None:
+    (adapter / name).unlink()
+    (adapter / name).symlink_to("../../blobs/0123")
+    (fault,) = adapter_structure(adapter)
+    assert (fault.file, fault.found) == (str(adapter / name), "a link to ../../blobs/0123, which does not exist")
+    assert "mount the whole cache" in fault.fix
+
+
+@pytest.mark.parametrize(
+    ("place", "asked"), [("a", "."), ("hub/models--x/snapshots/abc", "hub"), ("models--x/snapshots/abc", "models--x")]
+)
+def test_a_folder_around_a_model_is_answered_with_the_models_folder(
+    model: Path, tmp_path: Path, place: str, asked: str
+) -> None:
+    inside = tmp_path / "around" / place
+    inside.parent.mkdir(parents=True)
+    model.rename(inside)
+    (fault,) = model_structure(tmp_path / "around" / asked)
+    assert (fault.found, fault.fix) == ("no model, but a folder around one", f"name the model's folder: {inside}")
+
+
+@pytest.mark.parametrize("value", ["376", [376, "377"], 376.0, True, {"id": 376}])
+@pytest.mark.parametrize(("name", "at"), [("generation_config.json", ""), ("config.json", "/text_config")])
+def test_a_terminal_token_that_is_no_number_is_named_by_its_field(model: Path, value: Any, name: str, at: str) -> None:
+    (model / name).write_text(json.dumps({"text_config": {"eos_token_id": value}} if at else {"eos_token_id": value}))
+    with pytest.raises(Refusal) as caught:
+        terminal_tokens(model)
+    (fault,) = caught.value.faults
+    assert (fault.file, fault.pointer, fault.found) == (str(model / name), f"{at}/eos_token_id", json.dumps(value))
 
 
 def test_a_missing_shard_is_named(model: Path) -> None:

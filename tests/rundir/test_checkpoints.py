@@ -204,10 +204,14 @@ def test_a_missing_truncated_or_changed_file_is_named(rl: Run, file: str) -> Non
     assert faults(rl, folder) == {"training_args.bin": "a file that the mark does not list"}
 
 
-@pytest.mark.parametrize("name", [".nfs000000000123", ".DS_Store", "._optimizer.pt", ".fuse_hidden01", "Thumbs.db"])
+@pytest.mark.parametrize(
+    "name", [".nfs000000000123", ".DS_Store", "._optimizer.pt", ".fuse_hidden01", "Thumbs.db", "@eaDir/optimizer.pt"]
+)
 def test_what_a_file_system_leaves_is_no_file_of_a_checkpoint(rl: Run, name: str) -> None:
     frontiers = rl.sample(range(1))
     folder = rl.checkpoint(1, frontiers, seal=False)
+    for place in (folder, folder / "accounting"):
+        (place / name).parent.mkdir(exist_ok=True)
     (folder / "accounting" / name).write_text("x")
     assert rl.preparation is not None
     seal_checkpoint(folder, rl.plan, step=1, run_manifest_sha256=rl.preparation.run_manifest_sha256)

@@ -10,6 +10,8 @@ import pytest
 
 from explicit_learning.errors import Refusal
 from explicit_learning.files.typed_json import from_json
+from explicit_learning.inputs.base_model import read_base_model
+from explicit_learning.inputs.initial_adapter import read_initial_adapter
 from explicit_learning.model_files.weights import linear_modules
 from explicit_learning.plan.typed_plan import Plan
 from tests.support.plans import MODEL, write_plan
@@ -112,6 +114,17 @@ def test_initial_adapter_is_loaded_whole_and_trainable(plan: Plan, tmp_path: Pat
     loaded = _policy(replace(plan, seed=99), folder)
     assert _digest(loaded) == _digest(policy)
     assert sum(part.requires_grad for part in loaded.model.parameters()) == 2 * len(policy.targets)
+
+
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")  # merging is not done here
+def test_an_adapter_on_the_head_holds_nothing_of_the_base_and_is_an_initial_adapter(plan: Plan, tmp_path: Path) -> None:
+    """PEFT adds the head's own matrix to such an adapter's file, and the gates then refuse it."""
+    plan = replace(plan, lora=replace(plan.lora, exclude_modules=("visual",)))
+    policy = _policy(plan)
+    assert "lm_head" in policy.targets
+    folder = _write(policy, tmp_path / "adapter")
+    read_initial_adapter(folder, lora=plan.lora, model=read_base_model(MODEL))
+    assert _digest(_policy(replace(plan, seed=99), folder)) == _digest(policy)
 
 
 def test_an_initial_adapter_in_another_type_is_loaded_whole(plan: Plan, tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def _first_host(names: str) -> str:
         return names.partition(",")[0]
     try:
         command = ["scontrol", "show", "hostnames", names]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)  # noqa: S603 - no shell
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, timeout=30)  # noqa: S603 - no shell
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.split()[0] if done.stdout.split() else ""

@@ -41,7 +41,8 @@ def adapter_tensors(model: PeftModel, adapter: str) -> dict[str, Tensor]:
     """Return an adapter's tensors on the CPU under the names of its file, sorted."""
     from peft import get_peft_model_state_dict
 
-    state = get_peft_model_state_dict(model, adapter_name=adapter)
+    # PEFT would add the matrix of a head that has an adapter, which is of the base model.
+    state = get_peft_model_state_dict(model, adapter_name=adapter, save_embedding_layers=False)
     return {name: state[name].detach().to("cpu").contiguous() for name in sorted(state)}
 
 
