@@ -48,7 +48,7 @@ def stop_now(arrivals: Sequence[Arrival], now: float, *, patience: float = SHUTD
     if not arrivals:
         return None
     first = arrivals[0]
-    # Only the launcher gets a hang-up: ranks are in sessions of their own, and handle the three stop signals.
+    # Only the launcher gets a hang-up: ranks are in sessions of their own, and handle the stop signals.
     passed_on = signal.SIGTERM if first.signal == signal.SIGHUP else first.signal
     later = next((each for each in arrivals if each.at - first.at > SAME_SIGNAL_SECONDS), None)
     reason = None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from explicit_learning.errors import ExitCode
 from explicit_learning.files.resources import ROOT
 from explicit_learning.launch.signals import STOP_SIGNALS, StopRequest, blocked_stop_signals, stop_signals_to
 from tests.launch.conftest import ends_within
@@ -85,6 +86,33 @@ def test_a_child_dies_with_its_parent(function: str, call: str) -> None:
             assert not ends_within(child, 0.3)
         parent.kill()
         assert ends_within(child, 2)
+
+
+PIPE = """
+import os, signal, sys, time
+from explicit_learning.launch.signals import StopRequest, end_at_second_signal, stop_signals_to
+stop_signals_to(StopRequest())
+end_at_second_signal(same_seconds=0.2)
+child = os.fork()
+if child == 0:
+    time.sleep(60)
+print(child, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_signal_to_a_forked_child_is_not_a_second_one_of_its_parent() -> None:
+    with run_python(PIPE) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        os.kill(child, signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            parent.wait(1)
+        parent.send_signal(signal.SIGTERM)
+        assert parent.wait(5) == ExitCode.STOPPED
+        os.kill(child, signal.SIGKILL)
 
 
 ORPHAN = """
