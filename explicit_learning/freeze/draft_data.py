@@ -147,12 +147,15 @@ def _require_free(folder: Path) -> None:
 
 def _give_name(hidden: Path, folder: Path) -> None:
     try:
-        hidden.rename(folder)
+        try:
+            hidden.rename(folder)
+        except OSError:
+            if not (folder / MANIFEST).is_file():
+                raise
+            shutil.rmtree(hidden)  # another process made it meanwhile: same seed, same bytes
         fsync_folder(folder.parent)
     except OSError as error:
-        if not (folder / MANIFEST).is_file():
-            raise Refusal(write_fault(error, folder)) from None
-        shutil.rmtree(hidden)  # another process made it meanwhile: same seed, same bytes
+        raise Refusal(write_fault(error, folder)) from None
 
 
 def _moved(fault: Fault, hidden: Path, folder: Path) -> Fault:
