@@ -22,8 +22,9 @@ from explicit_learning.errors import Context, found_text
 from explicit_learning.files.atomic import fsync_folder, write_bytes
 from explicit_learning.files.canonical import canonical_bytes
 from explicit_learning.files.jsonl import read_rows
+from explicit_learning.files.regular import NotRegularError, require_regular
 from explicit_learning.files.strict_json import parse_json
-from explicit_learning.files.typed_json import checked_json, parsed
+from explicit_learning.files.typed_json import MAYBE_OTHER_VERSION, OTHER_VERSION, checked_json, parsed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -48,13 +49,13 @@ def read_log(run: Path, binding: Binding, kind: Kind, row_type: type[RowT]) -> I
         Refusal: If the file is missing or unreadable, is bound to something else, or has a line that breaks its schema.
     """
     path = run / log_file(kind, binding.rank)
-    lines = read_rows(path, gate=CONTEXT.gate)
+    lines, fix = read_rows(path, gate=CONTEXT.gate), f"{RESTORE}; {MAYBE_OTHER_VERSION}"
     _, header = next(lines, (1, None))
     if header is None:
         raise CONTEXT.at(path).refusal(found="an empty file", expected=f"the header of a {kind} in its first line")
     check_header(header, binding.header(kind), file=str(path))
     for number, value in lines:
-        yield parsed(value, row_type, gate=CONTEXT.gate, file=f"{path}:{number}", fix=RESTORE)
+        yield parsed(value, row_type, gate=CONTEXT.gate, file=f"{path}:{number}", fix=fix)
 
 
 class AppendLog(Generic[RowT]):
@@ -94,6 +95,7 @@ class AppendLog(Generic[RowT]):
         """
         file, header = log_file(kind, binding.rank), binding.header(kind)
         path = run / file
+        _refuse_irregular(path)
         first = canonical_bytes(checked_json(header, gate=CONTEXT.gate, file=file)) + b"\n"
         if frontier is None:
             _start(path, first)
@@ -176,6 +178,16 @@ def _sha256(data: bytes = b"") -> hashlib._Hash:
     return hashlib.sha256(data)
 
 
+def _refuse_irregular(path: Path) -> None:
+    """Refuse a pipe or a device in the file's place, which would be waited for."""
+    try:
+        require_regular(path, path.stat())
+    except FileNotFoundError:
+        return  # whoever needs it says so
+    except NotRegularError as error:
+        raise CONTEXT.at(path).refusal(found=str(error.strerror), expected="a regular file") from None
+
+
 def _start(path: Path, first: bytes) -> None:
     """Create the file, or write its header again where the file ends within it."""
     if path.exists():
@@ -228,7 +240,7 @@ def _visit(path: Path, at: Frontier, row_type: type[RowT], visit: Callable[[RowT
         stream.readline()
         for number in range(2, at.rows + 2):
             value = json.loads(stream.readline())
-            row = parsed(value, row_type, gate=CONTEXT.gate, file=f"{path}:{number}", fix=RESTORE)
+            row = parsed(value, row_type, gate=CONTEXT.gate, file=f"{path}:{number}", fix=OTHER_VERSION)
             tokens += row.token_count
             visit(row)
     if tokens != at.tokens:

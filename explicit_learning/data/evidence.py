@@ -17,7 +17,7 @@ from explicit_learning.data.image_headers import bombs_are_errors, open_image
 from explicit_learning.errors import Context, ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     import numpy as np
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from explicit_learning.data.image_grid import Grid, ResizeRules
     from explicit_learning.data.rows import EvidenceBox, EvidenceMask, View
 
-__all__ = ["box_shares", "evidence_donors", "mask_shares", "view_shares"]
+__all__ = ["box_shares", "evidence_donors", "evidence_sources", "mask_shares", "view_shares"]
 
 CONTEXT = Context(gate="data", exit_code=ExitCode.IO)
 _SHUFFLE_DOMAIN = "explicit-learning/shuffled-evidence/1"
@@ -177,3 +177,16 @@ def evidence_donors(group_ids: Iterable[str], *, seed: int) -> dict[str, str]:
 
     cycle = sorted(set(group_ids), key=key)
     return dict(zip(cycle, cycle[1:] + cycle[:1], strict=True))
+
+
+def evidence_sources(full_views: Mapping[str, View], *, shuffled: bool, seed: int) -> dict[str, View]:
+    """Return the FULL view whose evidence each group is given: its own, or that of its donor where it is shuffled.
+
+    Args:
+        full_views: Every group's FULL view, by group id.
+        shuffled: Whether evidence is shuffled between groups; a group without evidence takes no part in that.
+        seed: The plan's seed.
+    """
+    having = [group_id for group_id, view in full_views.items() if view.boxes or view.masks]
+    donors = evidence_donors(having, seed=seed) if shuffled else {}
+    return {group_id: full_views[donors.get(group_id, group_id)] for group_id in full_views}

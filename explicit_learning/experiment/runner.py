@@ -116,9 +116,7 @@ def freeze_stage(
         draft = stage.draft | {"data": {"manifest": str(manifest.resolve())}, "seed": seed, "run_id": folder.name}
         if initial_adapter is not None:
             draft["initial_adapter"] = {"path": str(initial_adapter.resolve())}
-        plan, warnings = freeze(draft, file=stage.file, out=file, count_sft=count_sft)
-        for warning in warnings:
-            say(f"warning: {file} {warning}")
+        plan, _ = freeze(draft, file=stage.file, out=file, count_sft=count_sft)  # `el run` prints the warnings
     return RunOfStage(arm=stage.arm, seed=seed, plan_file=file, plan=plan, folder=folder)
 
 

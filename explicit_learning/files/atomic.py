@@ -24,7 +24,16 @@ from explicit_learning.files.limits import note_limit
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["TEMPORARY_PREFIX", "fsync_file", "fsync_folder", "new_folder", "write_bytes", "write_json", "write_text"]
+__all__ = [
+    "TEMPORARY_PREFIX",
+    "fsync_file",
+    "fsync_folder",
+    "new_folder",
+    "require_free",
+    "write_bytes",
+    "write_json",
+    "write_text",
+]
 
 # What a kill leaves behind starts with this, so that clean-up and verification do not take it for data.
 TEMPORARY_PREFIX = ".writing-"
@@ -112,6 +121,16 @@ def write_json(path: Path, value: Any) -> None:  # noqa: ANN401 - any JSON value
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def require_free(path: Path) -> None:
+    """Ask for a place where a folder can appear.
+
+    Raises:
+        FileExistsError: If something is there that is not an empty folder: nothing is overwritten.
+    """
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise FileExistsError(errno.EEXIST, "something else is there already", str(path))
+
+
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder that becomes ``path`` when the block ends well, and vanishes when it does not.
@@ -120,8 +139,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         FileExistsError: If ``path`` exists and is not an empty folder: nothing is overwritten.
         OSError: If the parent is not writable or the disk is full.
     """
-    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise FileExistsError(errno.EEXIST, "something else is there already", str(path))
+    require_free(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, suffix=f"-{path.name[:80]}", dir=path.parent))
     try:

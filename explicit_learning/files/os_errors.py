@@ -117,8 +117,11 @@ def write_fault(error: OSError, path: Path, *, gate: str = "output", expected: s
     """Explain why nothing can be written at a path.
 
     Returns:
-        A fault with exit code 73 where the path is at fault, and 74 where the disk is full or failing.
+        A fault with exit code 73 where the path is at fault, 74 where the disk is full or failing, and 65 where what is
+        written to is not a regular file.
     """
+    if isinstance(error, NotRegularError):
+        return read_fault(error, error.filename, gate=gate)
     at, found = Context(gate=gate, file=str(path)), error.strerror or str(error)
     fix, code = OUTPUT_FIXES.get(error.errno or 0), ExitCode.OUTPUT
     if error.errno in LIMIT_FIXES:

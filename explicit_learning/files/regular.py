@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-__all__ = ["NotRegularError", "open_regular", "read_regular"]
+__all__ = ["NotRegularError", "open_regular", "read_regular", "require_regular"]
 
 KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
 
@@ -31,10 +31,10 @@ def open_regular(path: Path) -> BinaryIO:
         NotRegularError: If it is a folder, a pipe, a socket or a device.
         OSError: If it cannot be opened.
     """
-    _require_regular(path, path.stat())  # opening a socket fails with an error that names nothing
+    require_regular(path, path.stat())  # opening a socket fails with an error that names nothing
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        _require_regular(path, os.fstat(descriptor))  # another may have taken its place meanwhile
+        require_regular(path, os.fstat(descriptor))  # another may have taken its place meanwhile
     except OSError:
         os.close(descriptor)
         raise
@@ -47,6 +47,15 @@ def read_regular(path: Path) -> bytes:
         return stream.read()
 
 
-def _require_regular(path: Path, status: os.stat_result) -> None:
+def require_regular(path: Path, status: os.stat_result) -> None:
+    """Refuse whatever is not a regular file.
+
+    Args:
+        path: The path, for the error.
+        status: What the system says of it.
+
+    Raises:
+        NotRegularError: If it is a folder, a pipe, a socket or a device.
+    """
     if not stat.S_ISREG(status.st_mode):
         raise NotRegularError(errno.EINVAL, KINDS.get(stat.S_IFMT(status.st_mode), "a device"), str(path))

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFECT",
+    "MAYBE_OTHER_VERSION",
+    "OTHER_VERSION",
     "RESTORE",
     "checked_json",
     "document",
@@ -42,7 +44,13 @@ T = TypeVar("T")
 Convert = Callable[[Any], Any]
 
 DEFECT = "report this as a defect (CONTRIBUTING.md says where): the program wrote or was about to write this document"
-RESTORE = "restore the file from a copy, or start the run again in another folder (--out)"
+MAYBE_OTHER_VERSION = "if another version of this program began the run, continue it with that version"
+# For a document whose bytes are proven to be those that were written.
+OTHER_VERSION = (
+    "another version of this program wrote it: continue the run with that version, or start it again in another folder "
+    "(--out)"
+)
+RESTORE = f"restore the file from a copy, or start the run again in another folder (--out); {MAYBE_OTHER_VERSION}"
 _SCHEMAS: dict[type[Any], str] = {}
 _BUILDERS: dict[type[Any], Convert] = {}
 _SCALARS = frozenset({str, int, float, bool, type(None)})

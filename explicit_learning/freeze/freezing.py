@@ -21,11 +21,12 @@ from explicit_learning.files.schema import load_schema, validate
 from explicit_learning.files.strict_json import load_json
 from explicit_learning.files.typed_json import from_json
 from explicit_learning.freeze.draft import fill_defaults
-from explicit_learning.freeze.draft_data import DraftData, resolve_data
+from explicit_learning.freeze.draft_data import DraftData, drafted_data
 from explicit_learning.inputs.code import code_faults, code_identity
 from explicit_learning.inputs.data import rows_faults
 from explicit_learning.inputs.named import Named, read_inputs
 from explicit_learning.inputs.outputs import cache_faults, inputs_of_draft, output_faults
+from explicit_learning.inputs.visits import PlannedVisits
 from explicit_learning.lock.installed import nearest_lock
 from explicit_learning.lock.parse import lock_sha256
 from explicit_learning.lock.shipped import FULL_LOCK
@@ -106,7 +107,33 @@ def freeze(
     faults += [*inputs.faults, *code_faults(), *_output_faults(out, inputs_of_draft(draft, file))]
     if faults or arm is None or inputs.model is None or inputs.prompt is None:
         raise Refusal(faults)
-    data = resolve_data(draft["data"], arm, base=file.resolve().parent, out=out, file=str(file))
+    with drafted_data(draft["data"], arm, base=file.resolve().parent, out=out, file=str(file)) as data:
+        plan, noticed = _frozen_plan(filled, arm, inputs, data, file=file, out=out, count_sft=count_sft)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_json(out, plan)
+    except OSError as error:
+        raise Refusal(write_fault(error, out)) from None
+    return plan, [*warnings(plan), *noticed]
+
+
+def _frozen_plan(
+    filled: dict[str, Any],
+    arm: Arm,
+    inputs: Inputs,
+    data: DraftData,
+    *,
+    file: Path,
+    out: Path,
+    count_sft: Callable[[Path, str, Path, dict[str, Any]], SftPass],
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the plan of a filled draft, and warnings about its rows (see `freeze`).
+
+    Raises:
+        Refusal: With everything that is wrong with the rows and with the plan.
+    """
+    if inputs.model is None or inputs.prompt is None:
+        raise AssertionError("a draft whose inputs were refused is not frozen")
     plan = _measured(filled, arm, inputs, data, out)
     # What is wrong with the rows is reported together with what is wrong with the plan.
     unfit, noticed = rows_faults(
@@ -114,6 +141,8 @@ def freeze(
         arm=arm,
         generation=from_json(Generation, plan["generation"]),
         objective=from_json(Objective, plan["objective"]) if plan["objective"] else None,
+        visits=None if arm.is_sft else PlannedVisits.of_document(plan),
+        asset_root=data.manifest.asset_root,
         file=str(file),
     )
     left_out: list[str] = []
@@ -134,12 +163,7 @@ def freeze(
     faults += broken_rules(plan, faults, gate=CONTEXT.gate, file=str(file))
     if faults or unfit:
         raise Refusal([*faults, *unfit])
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_json(out, plan)
-    except OSError as error:
-        raise Refusal(write_fault(error, out)) from None
-    return plan, [*warnings(plan), *noticed, *left_out]
+    return plan, [*noticed, *left_out]
 
 
 def _read_inputs(
@@ -195,7 +219,7 @@ def _measured(filled: dict[str, Any], arm: Arm, inputs: Inputs, data: DraftData,
         return Path(os.path.relpath(path, out.resolve().parent)).as_posix()
 
     def rows(entry: RowsFile) -> dict[str, str]:
-        return {"path": relative(data.path(entry)), "sha256": entry.sha256}
+        return {"path": relative(data.at_home(data.path(entry))), "sha256": entry.sha256}
 
     plan = dict(filled)
     plan["model"] |= {"path": relative(model.folder), "snapshot_sha256": model.snapshot_sha256()}
@@ -205,8 +229,8 @@ def _measured(filled: dict[str, Any], arm: Arm, inputs: Inputs, data: DraftData,
     plan["generation"] |= {"terminal_token_ids": list(model.terminal.ids), "answer_regex": ANSWER_SCHEMA_REGEX}
     plan["data"] = {
         "dataset": rows(data.training),
-        "asset_root": relative(data.manifest.asset_root.resolve()),
-        "dataset_manifest": {"path": relative(data.manifest.path), "sha256": data.manifest.sha256},
+        "asset_root": relative(data.at_home(data.manifest.asset_root.resolve())),
+        "dataset_manifest": {"path": relative(data.at_home(data.manifest.path)), "sha256": data.manifest.sha256},
         "slot_manifest_sha256": None if arm.is_sft else slot_manifest_sha256(data.checked.slots),
         "evaluation_manifest": rows(data.evaluation),
     }

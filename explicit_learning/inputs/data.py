@@ -22,7 +22,8 @@ from explicit_learning.data.slots import slot_manifest_sha256
 from explicit_learning.errors import Context, Refusal
 from explicit_learning.files.hashing import hash_files, sha256_file
 from explicit_learning.files.typed_json import to_json
-from explicit_learning.inputs.sft_pass import pass_faults
+from explicit_learning.inputs.sft_pass import check_pass
+from explicit_learning.inputs.visits import idle_term_faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from explicit_learning.errors import Fault
     from explicit_learning.inputs.named import Inputs
     from explicit_learning.inputs.sft_pass import PlannedPass
+    from explicit_learning.inputs.visits import PlannedVisits
     from explicit_learning.plan.typed_plan import Data, Generation, HashedFile, Objective
 
 __all__ = ["check_frozen_data", "image_tokens_per_row", "is_as_frozen", "rows_faults", "rows_for"]
@@ -145,11 +147,14 @@ def rows_faults(
     generation: Generation | None,
     objective: Objective | None,
     planned: PlannedPass | None = None,
+    visits: PlannedVisits | None = None,
+    asset_root: Path | None = None,
     file: str,
 ) -> tuple[list[Fault], list[str]]:
     """Return which rows do not fit the plan, and what about rows and model is odd but permitted.
 
-    Rows do not fit whose prompts or answers are too long, or hold control tokens, or whose evidence is missing.
+    Rows do not fit whose prompts or answers are too long, or hold control tokens, or whose evidence is missing. Nor do
+    they if the run's visits never compute a term of its loss; that is looked at once nothing else is wrong.
 
     Args:
         inputs: The data set, the model and the prompt. Whatever is ``None`` here or below leaves out what needs it.
@@ -157,6 +162,8 @@ def rows_faults(
         generation: The plan's limits.
         objective: The plan's objective; ``None`` for SFT arms, too.
         planned: The pass of a frozen SFT plan, to be counted again.
+        visits: The visits of an RL plan.
+        asset_root: Folder that the paths of evidence masks start at.
         file: The plan or draft, for faults about its own fields.
 
     Raises:
@@ -180,9 +187,14 @@ def rows_faults(
             system_file=str(inputs.prompt.file),
         )
         if planned is not None and not faults:
-            faults += pass_faults(checked.sft, arm, planned, tokens, file=file)
+            unlike, noticed = check_pass(checked.sft, arm, planned, tokens, file=file)
+            faults, warnings = faults + unlike, warnings + noticed
     terms = to_json(objective)
     faults = [*faults, *direction_faults(checked, objective=terms), *evidence_faults(checked, objective=terms)]
+    if arm and inputs.model and objective and visits and asset_root and not (faults or checked.faults):
+        faults = idle_term_faults(
+            checked.slots, arm, objective.evi_po, visits, model=inputs.model.folder, asset_root=asset_root, file=file
+        )
     return faults, warnings
 
 

@@ -12,6 +12,7 @@ from explicit_learning.inputs.data import check_frozen_data, is_as_frozen, rows_
 from explicit_learning.inputs.named import Inputs, Named, read_inputs
 from explicit_learning.inputs.outputs import cache_faults, inputs_of_plan
 from explicit_learning.inputs.sft_pass import PlannedPass
+from explicit_learning.inputs.visits import PlannedVisits
 from explicit_learning.plan.geometry import Geometry
 from explicit_learning.plan.reading import FROZEN, read_plan
 from explicit_learning.plan.typed_plan import (
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["frozen_paths", "read_frozen_inputs", "resolved_paths"]
 
 CONTEXT = Context(gate="plan")
-# What `read_frozen_inputs` reads of a plan, the pass of an SFT arm aside.
+# What `read_frozen_inputs` reads of a plan, the pass of an SFT arm aside. Visits are a question before a run alone.
 INPUT_GROUPS = ("arm", "model", "initial_adapter", "prompt", "lora", "generation", "data", "objective")
 
 
@@ -83,6 +84,8 @@ def read_frozen_inputs(document: PlanDocument) -> Inputs:
                 generation=None if found else generation,
                 objective=document.group("objective", Objective),
                 planned=None if found else _planned_pass(document),
+                visits=None if found else _planned_visits(document),
+                asset_root=base / data.asset_root,
                 file=file,
             )
             faults += unfit
@@ -109,6 +112,12 @@ def _planned_pass(document: PlanDocument) -> PlannedPass | None:
         steps=plan.optimisation.max_steps,
         loss_tokens=plan.budget.planned_sft_loss_tokens,
     )
+
+
+def _planned_visits(document: PlanDocument) -> PlannedVisits | None:
+    """Return the slot visits of an RL plan that is in order."""
+    plan = document.plan
+    return PlannedVisits.of_document(document.raw) if plan is not None and plan.samples else None
 
 
 def resolved_paths(document: PlanDocument) -> ResolvedPaths:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from explicit_learning.arms import ARMS
 from explicit_learning.data.prompt import completion_messages, prompt_messages
 from explicit_learning.data.slots import training_order
-from explicit_learning.errors import Context
+from explicit_learning.errors import Context, found_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from explicit_learning.data.rows import SftRow
     from explicit_learning.errors import Fault
 
-__all__ = ["PlannedPass", "SftPass", "loss_tokens", "pass_faults", "sft_order", "sft_prefix"]
+__all__ = ["PlannedPass", "SftPass", "check_pass", "loss_tokens", "sft_order", "sft_prefix"]
 
 CONTEXT = Context(gate="data", fix="freeze the draft again")
 
@@ -127,8 +127,10 @@ def _shared(a: str, b: str) -> int:
     return next((index for index, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-def pass_faults(rows: Iterable[SftRow], arm: Arm, planned: PlannedPass, tokens: Tokens, *, file: str) -> list[Fault]:
-    """Return where a plan's pass is not the one that follows from its rows, model and cap.
+def check_pass(
+    rows: Iterable[SftRow], arm: Arm, planned: PlannedPass, tokens: Tokens, *, file: str
+) -> tuple[list[Fault], list[str]]:
+    """Return where a plan's pass is not the one that follows from its rows, model and cap, and the pass's warnings.
 
     Raises:
         Refusal: If the model's template cannot render an answer.
@@ -141,8 +143,9 @@ def pass_faults(rows: Iterable[SftRow], arm: Arm, planned: PlannedPass, tokens: 
         ("/optimisation/max_steps", planned.steps, counted.steps, "steps"),
         ("/budget/planned_sft_loss_tokens", planned.loss_tokens, counted.loss_tokens, "loss tokens"),
     )
-    return [
-        CONTEXT.fault(file=file, pointer=pointer, found=str(stated), expected=f"{found}, the {unit} of one pass")
+    faults = [
+        CONTEXT.fault(file=file, pointer=pointer, found=found_text(stated), expected=f"{found}, the {unit} of one pass")
         for pointer, stated, found, unit in compared
         if stated != found
     ]
+    return faults, counted.warnings(rows_per_step=planned.rows_per_step, limit=planned.max_loss_tokens)

@@ -101,7 +101,8 @@ def end_at_second_signal(*, same_seconds: float = RANK_SAME_SIGNAL_SECONDS) -> N
     """Make this process end with `ExitCode.STOPPED` at a stop signal that comes later than the first and its copies.
 
     A thread does it, to which the interpreter writes each signal's number: the main thread, where handlers run, may
-    wait in native code for other ranks. Must be called in the main thread.
+    wait in native code for other ranks. A child that this process forks has the same pipe open, so it stops writing to
+    it: its signals are not this process's. Must be called in the main thread.
 
     Args:
         same_seconds: How long after the first signal another one counts as its copy.
@@ -109,7 +110,12 @@ def end_at_second_signal(*, same_seconds: float = RANK_SAME_SIGNAL_SECONDS) -> N
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    os.register_at_fork(after_in_child=_leave_wakeup_pipe)
     Thread(target=_end_at_second_signal, args=(reader, same_seconds), daemon=True).start()
+
+
+def _leave_wakeup_pipe() -> None:
+    signal.set_wakeup_fd(-1)
 
 
 def _end_at_second_signal(reader: int, same_seconds: float) -> None:

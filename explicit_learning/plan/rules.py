@@ -118,6 +118,17 @@ def _planned_tokens_within_cap(plan: Document) -> Iterator[Fault]:
         )
 
 
+@_rule("/arm", "/budget/planned_sft_loss_tokens")
+def _planned_tokens_of_the_trainer(plan: Document) -> Iterator[Fault]:
+    if "planned_sft_loss_tokens" not in plan["budget"]:
+        return  # a draft: freezing counts them
+    sft, planned = ARMS[plan["arm"]].is_sft, plan["budget"]["planned_sft_loss_tokens"]
+    if sft != (planned is not None):
+        expected = "the loss tokens of the planned steps" if sft else "null: RL arms plan no loss tokens"
+        pointer = "/budget/planned_sft_loss_tokens"
+        yield CONTEXT.fault(pointer=pointer, found=found_text(planned), expected=expected, fix=REFREEZE)
+
+
 @_rule("/arm", "/data/slot_manifest_sha256")
 def _slots_of_the_trainer(plan: Document) -> Iterator[Fault]:
     sft, slots = ARMS[plan["arm"]].is_sft, plan["data"].get("slot_manifest_sha256")

@@ -18,7 +18,7 @@ from explicit_learning.accounting.frontier import RankFrontiers
 from explicit_learning.errors import Context, ExitCode, Fault, Refusal, found_text
 from explicit_learning.files.atomic import fsync_file, fsync_folder
 from explicit_learning.files.hashing import hash_files
-from explicit_learning.files.typed_json import document, read_document, write_document
+from explicit_learning.files.typed_json import MAYBE_OTHER_VERSION, document, read_document, write_document
 from explicit_learning.plan.geometry import Geometry
 from explicit_learning.rundir.layout import CHECKPOINT_MARK, checkpoint_name, frontiers_file, is_of_file_system, step_of
 
@@ -121,7 +121,9 @@ def read_mark(folder: Path) -> CheckpointMark:
     Raises:
         Refusal: If there is none, or it breaks its schema.
     """
-    return read_document(folder / CHECKPOINT_MARK, CheckpointMark, gate=GATE, fix=CONTEXT.fix)
+    return read_document(
+        folder / CHECKPOINT_MARK, CheckpointMark, gate=GATE, fix=f"{CONTEXT.fix}; {MAYBE_OTHER_VERSION}"
+    )
 
 
 def verify_checkpoint(folder: Path, plan: Plan, *, run_manifest_sha256: str) -> CheckpointMark:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from explicit_learning.errors import Refusal
 from explicit_learning.files.atomic import fsync_folder
 from explicit_learning.files.canonical import canonical_bytes
-from explicit_learning.files.regular import read_regular
+from explicit_learning.files.regular import read_regular, require_regular
 from explicit_learning.files.typed_json import checked_json, document, from_json, parsed, to_json
 from explicit_learning.rundir import layout
 
@@ -85,7 +85,9 @@ def append_event(run: Path, kind: EventKind, data: object, *, at: datetime | Non
     is_new = not path.exists()
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        size = os.fstat(descriptor).st_size
+        status = os.fstat(descriptor)
+        require_regular(path, status)
+        size = status.st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
             line = b"\n" + line
         left = memoryview(line)

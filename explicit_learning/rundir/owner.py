@@ -150,9 +150,12 @@ def _end_faults(context: Context, folder: Path, *, has_marker: bool) -> Iterator
 
 def _renamed_faults(folder: Path) -> Iterator[Fault]:
     """Name checkpoints that were renamed by hand: a run would resume from the wrong one, or remove one as too old."""
-    for name, right in renamed_checkpoints(folder).items():
+    renamed = renamed_checkpoints(folder)
+    for name, right in renamed.items():
         fix = f"rename the folder back to {right}"
-        if (folder / right).exists():
+        if right in renamed:
+            fix += f", once the folder that has this name now is {renamed[right]} again"
+        elif (folder / right).exists():
             fix = f"move the folder out of the run directory: {right} is there, too"
         yield Context(gate="checkpoint", file=str(folder / name)).fault(
             pointer="/step", found=f"a checkpoint whose mark says {right}", expected=f"the checkpoint {name}", fix=fix

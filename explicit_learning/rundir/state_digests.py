@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from explicit_learning.files.typed_json import document, read_document, write_document
+from explicit_learning.files.typed_json import MAYBE_OTHER_VERSION, document, read_document, write_document
 from explicit_learning.rundir.layout import state_digests_file
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Components", "StateDigests", "read_state_digests", "write_state_digests"]
 
 GATE = "resume-audit"
-FIX = "restore the folder of the checkpoint from a copy, or remove it to resume from an older checkpoint"
+FIX = f"restore the checkpoint's folder from a copy, or remove it to resume from an older one; {MAYBE_OTHER_VERSION}"
 SCHEMA_VERSION = 1
 
 # Digest of each component of a rank's training state by its name in schemas/state-digests.schema.json; None if absent.

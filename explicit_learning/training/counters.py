@@ -9,15 +9,28 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from explicit_learning.files.typed_json import document, read_document, write_document
+from explicit_learning.arms import ARMS
+from explicit_learning.errors import Context, Refusal, found_text
+from explicit_learning.files.typed_json import OTHER_VERSION, document, read_document, write_document
+from explicit_learning.plan.geometry import Geometry
 from explicit_learning.rundir.layout import counters_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Counters", "StoredCounters", "TrainerCounters", "load_counters", "save_counters"]
+    from explicit_learning.plan.typed_plan import Plan
+
+__all__ = [
+    "Counters",
+    "StoredCounters",
+    "TrainerCounters",
+    "load_counters",
+    "require_own_counters",
+    "save_counters",
+]
 
 GATE = "checkpoint"
+CONTEXT = Context(gate=GATE, fix=OTHER_VERSION)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,9 +108,46 @@ def save_counters(folder: Path, rank: int, counters: StoredCounters) -> None:
 
 
 def load_counters(folder: Path, rank: int) -> StoredCounters:
-    """Read a rank's counters from a checkpoint.
+    """Read a rank's counters from a checkpoint, whose files were verified.
 
     Raises:
         Refusal: If the file is missing or breaks its schema.
     """
-    return read_document(folder / counters_file(rank), StoredCounters, gate=GATE)
+    return read_document(folder / counters_file(rank), StoredCounters, gate=GATE, fix=OTHER_VERSION)
+
+
+def require_own_counters(counters: Counters, plan: Plan, *, step: int, file: Path) -> None:
+    """Refuse counters that this version would not have counted: they would make the run incomplete at its end.
+
+    Args:
+        counters: A rank's counters of a verified checkpoint.
+        plan: The plan.
+        step: Optimizer steps done at the checkpoint.
+        file: Where the counters were read.
+
+    Raises:
+        Refusal: With every count that is not the one that follows from the plan.
+    """
+    geometry, terms = Geometry.of(plan), ARMS[plan.arm].terms
+    slots = geometry.slots_per_cycle // geometry.ranks
+    used = geometry.cycles(step) * slots if plan.samples else step * geometry.rows_per_rank
+    compared: list[tuple[str, object, object]] = [
+        ("records", counters.records, used),
+        ("terms", sorted(counters.terms), sorted(term.name for term in terms)),
+    ]
+    compared += [
+        (f"terms/{term.name}/0", counters.terms[term.name][0], step * geometry.accumulation)
+        for term in terms
+        if term.in_every_pass and term.name in counters.terms
+    ]
+    if faults := [
+        CONTEXT.fault(
+            file=file,
+            pointer=f"/loop/{name}",
+            found=found_text(found),
+            expected=f"{found_text(planned)} after step {step}, as this version counts",
+        )
+        for name, found, planned in compared
+        if found != planned
+    ]:
+        raise Refusal(faults)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -152,3 +153,13 @@ def test_an_empty_file_is_refused_when_it_is_read(tmp_path: Path, binding: Bindi
     (tmp_path / FILE).touch()
     with pytest.raises(Refusal, match="an empty file"):
         list(read_trace(tmp_path, binding))
+
+
+def test_a_pipe_in_place_of_a_trace_is_refused_and_not_waited_for(tmp_path: Path, binding: Binding) -> None:
+    (tmp_path / FILE).parent.mkdir(parents=True)
+    os.mkfifo(tmp_path / FILE)
+    with pytest.raises(Refusal) as caught:
+        Trace.open(tmp_path, binding, running_commit=COMMIT)
+    (fault,) = caught.value.faults
+    assert (fault.file, fault.found, fault.exit_code) == (str(tmp_path / FILE), "a pipe", ExitCode.CONTRACT)
+    assert fault.fix.startswith("restore the run directory from a copy")

@@ -568,7 +568,10 @@ def test_a_damaged_mark_of_a_checkpoint_is_not_to_be_repaired_by_hand(rl: Run) -
         "6 missing fields: /files, /frontiers, /frozen_config_sha256, /run_id, /run_manifest_sha256, /world_size"
     )
     assert (step.pointer, step.found) == ("/step", '"1"')
-    fix = "restore the folder from a copy, or remove it to resume from an older checkpoint"
+    fix = (
+        "restore the folder from a copy, or remove it to resume from an older checkpoint; if another version of this "
+        "program began the run, continue it with that version"
+    )
     assert {(fault.file, fault.fix) for fault in refusal.value.faults} == {(str(mark), fix)}
 
 

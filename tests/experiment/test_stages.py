@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,8 +12,8 @@ from explicit_learning.completion.lifecycle import after_ranks
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.experiment.document import read_experiment
 from explicit_learning.experiment.runner import RunOfStage, freeze_stage
-from explicit_learning.files.resources import PLANS
-from explicit_learning.plan.reading import FROZEN, frozen_config_sha256
+from explicit_learning.files.resources import ASSETS, PLANS
+from explicit_learning.plan.reading import FROZEN, frozen_config_sha256, read_plan
 from tests.support.finished_run import Run, plan_document
 from tests.support.plans import PLAN, plan_with
 
@@ -65,6 +66,20 @@ def test_a_sound_plan_of_another_stage_is_refused_by_field(tmp_path: Path, name:
     with pytest.raises(Refusal) as caught:
         kept(tmp_path, other)
     assert [fault.pointer for fault in caught.value.faults] == [f"/{name}"]
+
+
+def test_warnings_about_a_plan_are_left_to_its_run(
+    tmp_path: Path, digits_manifest: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`el run` prints those of the plan that it is given: here they would be printed a second time."""
+    (stage,) = (stage for stage in DEMO.rl if stage.arm == "answer_grpo")
+    stage = replace(stage, draft=stage.draft | {"objective": {"beta": 0.5}})
+    adapter = ASSETS / "tiny-vlm" / "sft-adapter"
+    run = freeze_stage(
+        DEMO, stage, 0, out=tmp_path, manifest=digits_manifest, initial_adapter=adapter, count_sft=lambda *_: None
+    )
+    assert read_plan(run.plan_file).warnings
+    assert capsys.readouterr() == ("", "")
 
 
 def completed(folder: Path) -> tuple[Run, bytes]:

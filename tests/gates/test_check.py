@@ -18,6 +18,7 @@ from explicit_learning.gates.trackers import TRACKERS_VARIABLE, named_trackers
 from explicit_learning.inputs.data import image_tokens_per_row
 from explicit_learning.plan.reading import FROZEN, frozen_config_sha256, read_plan
 from tests.support.dataset_builder import Builder, image_bytes
+from tests.support.sft_count import count_light
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,6 +73,17 @@ def test_code_of_another_commit_than_the_frozen_one_is_a_warning(plan: Path) -> 
     (warning,) = check_plan(read_plan(plan), out=None).warnings
     assert warning.startswith(f"/code_commit: the code that runs is commit {running}")
     assert warning.endswith(f"; the plan was frozen by {'f' * 40}")
+
+
+def test_rows_that_no_step_trains_on_are_a_warning_of_freezing_and_of_checking(data: Builder, tmp_path: Path) -> None:
+    file, out = PLANS / "demo" / "sft_certificate.json", tmp_path / "sft.json"
+    draft: dict[str, Any] = json.loads(file.read_text()) | {"data": {"manifest": str(data.write())}}
+    draft["optimisation"] |= {"per_device_batch_size": 3, "warmup_ratio": 0}
+    _, told = freeze(draft, file=file, out=out, count_sft=count_light)
+    (warning,) = told
+    where = "/optimisation/per_device_batch_size"
+    assert warning == f"{where}: 1 of 4 rows are not trained on: a step takes 3 rows"
+    assert warnings(out) == [warning]
 
 
 def test_an_end_of_turn_that_ends_no_completion_is_a_warning(data: Builder, demo_adapter: Path, tmp_path: Path) -> None:

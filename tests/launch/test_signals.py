@@ -88,6 +88,33 @@ def test_a_child_dies_with_its_parent(function: str, call: str) -> None:
         assert ends_within(child, 2)
 
 
+PIPE = """
+import os, signal, sys, time
+from explicit_learning.launch.signals import StopRequest, end_at_second_signal, stop_signals_to
+stop_signals_to(StopRequest())
+end_at_second_signal(same_seconds=0.2)
+child = os.fork()
+if child == 0:
+    time.sleep(60)
+print(child, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_signal_to_a_forked_child_is_not_a_second_one_of_its_parent() -> None:
+    with run_python(PIPE) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        os.kill(child, signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            parent.wait(1)
+        parent.send_signal(signal.SIGTERM)
+        assert parent.wait(5) == ExitCode.STOPPED
+        os.kill(child, signal.SIGKILL)
+
+
 ORPHAN = """
 from explicit_learning.launch.signals import die_with_parent
 try:

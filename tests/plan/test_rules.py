@@ -44,6 +44,14 @@ def pointers(changes: dict[str, Any]) -> list[str]:
     return [fault.pointer or "" for fault in faults]
 
 
+def test_planned_loss_tokens_are_those_of_sft_arms_alone() -> None:
+    pointer = "/budget/planned_sft_loss_tokens"
+    (fault,) = broken_rules(plan_with({pointer: 5}), [], gate="plan", file="p")
+    assert (fault.pointer, fault.found, fault.expected) == (pointer, "5", "null: RL arms plan no loss tokens")
+    (fault,) = broken_rules(plan_with(SFT | {pointer: None}), [], gate="plan", file="p")
+    assert (fault.pointer, fault.found, fault.expected) == (pointer, "null", "the loss tokens of the planned steps")
+
+
 @pytest.mark.parametrize(
     ("pointer", "value", "expected"),
     [

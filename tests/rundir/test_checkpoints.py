@@ -254,6 +254,17 @@ def test_a_renamed_checkpoint_stops_the_run_and_is_never_removed(sft: Run, name:
     assert sft.prepare().checkpoint == "checkpoint-3"
 
 
+def test_checkpoints_that_exchanged_their_names_are_not_to_be_moved_away(sft: Run) -> None:
+    sft.checkpoint(2).rename(sft.folder / "other")
+    sft.checkpoint(3).rename(sft.folder / "checkpoint-2")
+    (sft.folder / "other").rename(sft.folder / "checkpoint-3")
+    fixes = [fault.fix for fault in ownership_faults(sft.folder, sft.plan.frozen_config_sha256)]
+    assert fixes == [
+        "rename the folder back to checkpoint-3, once the folder that has this name now is checkpoint-2 again",
+        "rename the folder back to checkpoint-2, once the folder that has this name now is checkpoint-3 again",
+    ]
+
+
 def test_a_copied_checkpoint_is_to_be_moved_away(sft: Run) -> None:
     shutil.copytree(sft.checkpoint(2), sft.folder / "checkpoint-7")
     (fault,) = ownership_faults(sft.folder, sft.plan.frozen_config_sha256)

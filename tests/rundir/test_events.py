@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta, timezone
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.files.regular import NotRegularError
 from explicit_learning.files.resources import ROOT
 from explicit_learning.files.schema import validate
 from explicit_learning.files.typed_json import to_json
@@ -41,6 +43,14 @@ def test_now_is_the_default(tmp_path: Path) -> None:
     ((event,), torn) = read_events(tmp_path)
     assert torn == 0
     assert before <= datetime.fromisoformat(event.time) <= datetime.now(UTC)
+
+
+def test_a_pipe_in_place_of_the_log_is_named_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "events.jsonl")
+    with pytest.raises(NotRegularError, match="a pipe"):
+        append_event(tmp_path, "resume", {})
+    with pytest.raises(NotRegularError, match="a pipe"):
+        read_events(tmp_path)
 
 
 def test_no_file_means_no_events(tmp_path: Path) -> None:

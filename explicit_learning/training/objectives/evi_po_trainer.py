@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from explicit_learning.data.evidence import evidence_donors, view_shares
+from explicit_learning.data.evidence import evidence_sources, view_shares
 from explicit_learning.training.collectives import max_over_ranks
 from explicit_learning.training.grpo import AlignedGRPOTrainer
 from explicit_learning.training.objectives.candidates import tokenise_candidates
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.arms import Arm
     from explicit_learning.data.image_grid import ResizeRules
+    from explicit_learning.data.rows import View
     from explicit_learning.plan.typed_plan import EviPo
     from explicit_learning.training.objectives.evi_po import Direction
     from explicit_learning.training.objectives.groups import Group
@@ -49,28 +50,25 @@ class Evidence:
     """The evidence that an arm uses for each group: the group's own, or another group's.
 
     Attributes:
-        groups: All groups.
-        donors: The group whose evidence each group is given; empty where each keeps its own.
+        sources: The FULL view whose evidence each group is given, by group id.
         rules: The model's resize rules.
         asset_root: Folder that mask paths are relative to.
     """
 
-    groups: Mapping[str, Group]
-    donors: Mapping[str, str]
+    sources: Mapping[str, View]
     rules: ResizeRules
     asset_root: Path
 
     @classmethod
     def of(cls, groups: Mapping[str, Group], arm: Arm, *, seed: int, rules: ResizeRules, asset_root: Path) -> Evidence:
         """Return an arm's evidence; shuffling is keyed by the plan's seed."""
-        having = [group_id for group_id, group in groups.items() if group.full.boxes or group.full.masks]
-        donors = evidence_donors(having, seed=seed) if arm.evidence == "shuffled" else {}
-        return cls(groups=groups, donors=donors, rules=rules, asset_root=asset_root)
+        full_views = {group_id: group.full for group_id, group in groups.items()}
+        sources = evidence_sources(full_views, shuffled=arm.evidence == "shuffled", seed=seed)
+        return cls(sources=sources, rules=rules, asset_root=asset_root)
 
     def shares(self, group: Group) -> tuple[float, ...] | None:
         """Return the covered share of every image token of a group's FULL view, or ``None``."""
-        donor = self.donors.get(group.group_id)
-        source = self.groups[donor].full if donor is not None else None
+        source = self.sources[group.group_id]
         return view_shares(group.full, self.rules, asset_root=self.asset_root, evidence_of=source)
 
 

@@ -22,11 +22,24 @@ from explicit_learning.plan.rules import SMOKE_STOP_STEP
 from explicit_learning.rundir.checkpoint_mark import seal_checkpoint, write_rank_frontiers
 from explicit_learning.rundir.checkpoints import rotate_checkpoints, set_aside_folder
 from explicit_learning.rundir.events import append_event
-from explicit_learning.rundir.layout import ADAPTER_WEIGHTS, OPTIMIZER, SCHEDULER, TRAINER_STATE, checkpoint_name
+from explicit_learning.rundir.layout import (
+    ADAPTER_WEIGHTS,
+    OPTIMIZER,
+    SCHEDULER,
+    TRAINER_STATE,
+    checkpoint_name,
+    counters_file,
+)
 from explicit_learning.rundir.state_digests import StateDigests, write_state_digests
 from explicit_learning.training.arguments import PEER_TIMEOUT
 from explicit_learning.training.collectives import barrier
-from explicit_learning.training.counters import StoredCounters, TrainerCounters, load_counters, save_counters
+from explicit_learning.training.counters import (
+    StoredCounters,
+    TrainerCounters,
+    load_counters,
+    require_own_counters,
+    save_counters,
+)
 from explicit_learning.training.forwards import count_forwards
 from explicit_learning.training.guarded_loader import GuardedCollator, GuardedRows, batches_or_error
 from explicit_learning.training.policy import ADAPTER
@@ -285,7 +298,9 @@ class CheckpointingTrainer(_Base):
 
     def restore_counters(self, folder: Path) -> None:
         """Take over a checkpoint's counters; called after training has set its own to zero."""
-        counters = load_counters(folder, self.loop.context.rank)
+        plan, rank = self.loop.context.manifest.plan, self.loop.context.rank
+        counters = load_counters(folder, rank)
+        require_own_counters(counters.loop, plan, step=self.state.global_step, file=folder / counters_file(rank))
         self.loop.counters, pending = counters.loop, counters.trainer
         self._tr_loss += pending.loss_sum
         self._globalstep_last_logged = pending.last_logged

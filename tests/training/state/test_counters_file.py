@@ -13,10 +13,12 @@ import pytest
 import torch
 
 from explicit_learning.errors import ExitCode, Refusal
-from explicit_learning.files.typed_json import to_json
+from explicit_learning.files.typed_json import from_json, to_json
+from explicit_learning.plan.typed_plan import Plan
 from explicit_learning.training.counters import Counters, StoredCounters, TrainerCounters, load_counters, save_counters
 from explicit_learning.training.state.checkpointing import CheckpointingTrainer
 from explicit_learning.training.state.digests import state_sha256
+from tests.support.finished_run import BATCH, GENERATIONS, plan_document
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +28,8 @@ COUNTERS = StoredCounters(
     loop=Counters(unchanged_adapter_steps=[1, 2], terms={"policy": [4, 4, 1]}),
     trainer=TrainerCounters(loss_sum=0.1 + 0.2, last_logged=2, metrics={"kl": [(1e-17).hex()]}, total_tokens=17),
 )
+# What a rank of `plan_document`'s plan has counted after three steps.
+AFTER_3_STEPS = Counters(records=3 * BATCH // GENERATIONS, truncated=3, terms={"policy": [3, 3, 1]})
 
 
 def test_counters_come_back_exactly(tmp_path: Path) -> None:
@@ -64,7 +68,9 @@ def test_counters_that_break_their_schema_are_not_saved(tmp_path: Path) -> None:
 def trainer(loss: float, metrics: dict[str, list[float]]) -> Any:
     """Return a trainer's counting part, in the middle of a logging interval."""
     made: Any = object.__new__(CheckpointingTrainer)
-    made.loop = SimpleNamespace(counters=Counters(truncated=3), context=SimpleNamespace(rank=0))
+    manifest = SimpleNamespace(plan=from_json(Plan, plan_document()))
+    context = SimpleNamespace(rank=0, manifest=manifest)
+    made.loop = SimpleNamespace(counters=replace(AFTER_3_STEPS), context=context)
     made.state = SimpleNamespace(global_step=3)
     made.resumed = []
     made._tr_loss = torch.tensor(loss)
@@ -81,7 +87,7 @@ def test_a_metric_that_is_not_a_number_is_kept(tmp_path: Path) -> None:
     metrics = {"rewards/std": ["nan", "0x1.3333333333334p-2"], "kl": ["inf"]}
     loss = float(torch.tensor(0.1))
     assert counted == {
-        "loop": asdict(Counters(truncated=3)),
+        "loop": asdict(AFTER_3_STEPS),
         "trainer": {"loss_sum": loss, "last_logged": 2, "metrics": metrics, "total_tokens": 17},
         "steps": {"done": 3, "backward_passes": 0},
     }
@@ -90,6 +96,7 @@ def test_a_metric_that_is_not_a_number_is_kept(tmp_path: Path) -> None:
     after = trainer(0.0, {})
     after.loop.counters = Counters()
     after.restore_counters(tmp_path)
+    assert after.loop.counters == AFTER_3_STEPS
     kept = after._metrics["train"]["rewards/std"]
     assert math.isnan(kept[0])
     assert kept[1] == 0.30000000000000004
