@@ -52,6 +52,7 @@ class NodeStore:
         """
         self._node = node
         self._address = f"{node.host}:{node.port}"
+        self._gone: str | None = None
         self._store = self._serve() if node.rank == 0 else self._connect(seconds, stopped)
 
     def _serve(self) -> TCPStore:
@@ -103,7 +104,15 @@ class NodeStore:
         Raises:
             MultiNodeError: If node 0 is gone.
         """
-        return int(self._ask(lambda: self._store.add(self._key(f"claim of {name}"), 1))) == 1
+        return self.add(f"claim of {name}", 1) == 1
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a number that begins at 0, and return the sum.
+
+        Raises:
+            MultiNodeError: If node 0 is gone.
+        """
+        return int(self._ask(lambda: self._store.add(self._key(key), amount)))
 
     def put(self, key: str, value: object) -> None:
         """Store a JSON value for the other nodes.
@@ -119,7 +128,7 @@ class NodeStore:
         Args:
             key: Its key.
             seconds: How long.
-            stopped: Whether to give up before that.
+            stopped: Whether to give up before that; it may raise an error of its own.
 
         Raises:
             StopRequestedError: If ``stopped`` returns true before that.
@@ -147,8 +156,10 @@ class NodeStore:
 
         If node 0's machine, or the network to it, fails without closing the connection, torch waits as long as the
         kernel sends again, a quarter of an hour, and handles no signal meanwhile: so a thread waits for it, which is
-        left behind.
+        left behind. Once node 0 is gone, it is not asked again.
         """
+        if self._gone is not None:
+            raise MultiNodeError(self._gone, ALL_AGAIN)
         answers: SimpleQueue[tuple[Any, RuntimeError | None]] = SimpleQueue()
 
         def ask() -> None:
@@ -161,10 +172,11 @@ class NodeStore:
         try:
             answer, error = answers.get(timeout=ANSWER_SECONDS)
         except Empty:
-            found = f"node 0 is gone (no answer from {self._address} for {ANSWER_SECONDS:.0f} s)"
-            raise MultiNodeError(found, ALL_AGAIN) from None
+            self._gone = f"node 0 is gone (no answer from {self._address} for {ANSWER_SECONDS:.0f} s)"
+            raise MultiNodeError(self._gone, ALL_AGAIN) from None
         if error is not None:
-            raise MultiNodeError(f"node 0 is gone ({str(error).splitlines()[0]})", ALL_AGAIN)
+            self._gone = f"node 0 is gone ({str(error).splitlines()[0]})"
+            raise MultiNodeError(self._gone, ALL_AGAIN)
         return answer
 
     def _key(self, key: str) -> str:
