@@ -13,7 +13,7 @@ import pytest
 
 from explicit_learning.files.resources import ASSETS
 from explicit_learning.freeze.draft_data import write_digits
-from tests.support.namespaces import Node, two_nodes
+from tests.support.namespaces import Node, lost_packets, two_nodes
 from tests.support.plans import write_plan
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.nodes
 
-# Imports, gates and steps on two busy cores, and what a launcher waits for the report of a lost node.
+# Imports, gates and steps on two busy cores.
 SECONDS = 400
 
 
@@ -112,7 +112,9 @@ def test_a_killed_launcher_ends_both_and_the_same_command_continues(
     pair = Pair(nodes, tmp_path, *command, launch=f"killed-{victim}")
     pair.wait_for(run / "checkpoint-2" / "complete.json")
     os.kill(pair.launcher(victim), signal.SIGKILL)
+    killed = time.monotonic()
     codes = pair.codes()
+    assert time.monotonic() - killed < 60
     assert codes[victim] == -signal.SIGKILL
     assert codes[1 - victim] == 70, pair.printed()
     assert "Traceback" not in pair.printed()
@@ -126,6 +128,20 @@ def test_a_killed_launcher_ends_both_and_the_same_command_continues(
     assert again.codes() == [0, 0], again.printed()
     assert _status(run) == "completed"
     assert _events(run, "launch")[-1]["data"]["action"] == "resume"
+
+
+def test_a_lost_connection_ends_both_within_a_minute(nodes: tuple[Node, Node], world: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    pair = Pair(nodes, tmp_path, "run", _plan(world, 30), "--out", run, launch="lost")
+    pair.wait_for(run / "checkpoint-2" / "complete.json")
+    with lost_packets(nodes):
+        lost = time.monotonic()
+        assert pair.codes() == [70, 70], pair.printed()
+        assert time.monotonic() - lost < 60
+    assert "node 1 is lost: no sign of life for 30 s: ending the ranks of this node" in pair.logs[0].read_text()
+    assert "node 0 is gone (no answer from 198.18.0.1:29400 for 30 s)" in pair.logs[1].read_text()
+    assert "Traceback" not in pair.printed()
+    assert _status(run) == "failed"
 
 
 def test_a_signal_to_either_node_stops_both_at_one_checkpoint(

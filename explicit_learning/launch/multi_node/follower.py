@@ -137,9 +137,10 @@ def _join(store: NodeStore, watch: NodeWatch, node: NodePlace, own: FollowerMani
         if not must_stop():
             store.put(join_request_of(node.rank), to_json(JoinRequest(node=own, nnodes=node.count, sees_run=sees_run)))
         value = store.wait_for(JOIN_REPLY, seconds=JOIN_SECONDS, stopped=must_stop)
-    except StopRequestedError:
+    except MultiNodeError as error:
         with suppress(MultiNodeError):
-            store.put(STOP_REQUEST, True)  # noqa: FBT003 - a JSON value
+            if isinstance(error, StopRequestedError):
+                store.put(STOP_REQUEST, True)  # noqa: FBT003 - a JSON value
             _acknowledge(store, node)
         raise
     return read_join_reply(value, node.rank, own)

@@ -7,6 +7,7 @@ lost, the others end theirs (`NodeWatch`). Every wait here has a time limit.
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from explicit_learning.launch.multi_node.messages import (
     EXIT_CODE,
     JOIN_REPLY,
     JOIN_SECONDS,
+    REFUSAL_SECONDS,
     REPORT_SECONDS,
     RUN_MANIFEST_SHA256,
     STOP_REQUEST,
@@ -27,7 +29,7 @@ from explicit_learning.launch.multi_node.messages import (
     receipt_of,
     report_of,
 )
-from explicit_learning.launch.multi_node.nodes import MultiNodeError
+from explicit_learning.launch.multi_node.nodes import MultiNodeError, StopRequestedError
 from explicit_learning.launch.multi_node.store import NodeStore
 from explicit_learning.launch.multi_node.watch import READ_THAT_NODE, NodeWatch
 from explicit_learning.launch.outcomes import outcome_of_error
@@ -59,6 +61,7 @@ class Leader:
         self._store = NodeStore(node, seconds=JOIN_SECONDS, stopped=stop.requested)
         self._watch = NodeWatch(node, self._store)
         self._lost: set[int] = set()
+        self._is_refused = False
 
     def run(self, manifest: LaunchManifest, run_ranks: Callable[[LaunchManifest, NodeWatch], NodeEnd]) -> list[NodeEnd]:
         """Wait for all nodes, run this one's ranks, and return how the ranks of each node ended, without lost nodes.
@@ -74,44 +77,55 @@ class Leader:
             OSError: If the run directory cannot be written.
         """
         where, minutes = f"{self._node.host}:{self._node.port}", JOIN_SECONDS / 60
-        print_line(f"node 0 of {self._node.count}: waiting for the others at {where}, each for up to {minutes:.0f} min")
+        print_line(f"node 0 of {self._node.count}: waiting for the others at {where}, for up to {minutes:.0f} min")
         self._store.put(RUN_MANIFEST_SHA256, manifest.run_manifest_sha256)
+        since = time.monotonic()
         try:
-            joined = [self._admit(rank, manifest) for rank in self._others()]
+            joined = [self._admit(rank, manifest, since) for rank in self._others()]
             append_event(manifest.run, "nodes", {"launch_id": manifest.launch_id, "nodes": joined})
         except Exception as error:  # whatever it is: the other nodes must receive a reply
             if isinstance(error, MultiNodeError):
                 reason, code = str(error), error.exit_code
             else:
                 reason, code = f"{type(error).__name__}: {error}", outcome_of_error(error).code
+            self._is_refused = not isinstance(error, StopRequestedError)
             with suppress(MultiNodeError):
                 self._reply(JoinReply(manifest=None, nnodes=self._node.count, refusal=reason, exit_code=int(code)))
             raise
         self._reply(JoinReply(manifest=manifest, nnodes=self._node.count))
         ranks = self._node.ranks(manifest.plan.hardware.world_size)
         own = self._watch.run_ranks(lambda: run_ranks(manifest, self._watch), ranks)
-        reports = [self._report(rank) for rank in self._others()]
+        since = time.monotonic()
+        reports = [self._report(rank, since) for rank in self._others()]
         return [own, *(report for report in reports if report is not None)]
 
     def send_exit_code(self, code: ExitCode) -> None:
-        """Send the exit code to the other nodes, wait a moment until they have it, and stop looking at them."""
+        """Send the exit code to the other nodes, wait a moment until they have it, and stop looking at them.
+
+        A launch that does not start waits longer, for nodes that have not come yet: they would look for node 0.
+        """
         with suppress(MultiNodeError):
             self._store.put(EXIT_CODE, int(code))
-            for rank in self._others():
-                if rank not in self._lost and self._store.exists(join_request_of(rank)):
-                    self._store.wait_for(receipt_of(rank), seconds=RECEIPT_SECONDS)
+            alive = [rank for rank in self._others() if rank not in self._lost and not self._watch.is_silent(rank)]
+            if self._is_refused:
+                stopped = self._stop.requested
+                self._store.wait_for_all(map(receipt_of, alive), seconds=REFUSAL_SECONDS, stopped=stopped)
+            else:
+                joined = [rank for rank in alive if self._store.exists(join_request_of(rank))]
+                self._store.wait_for_all(map(receipt_of, joined), seconds=RECEIPT_SECONDS)
         self._watch.stop()
 
     def _others(self) -> range:
         return range(1, self._node.count)
 
-    def _admit(self, rank: int, manifest: LaunchManifest) -> dict[str, object]:
+    def _admit(self, rank: int, manifest: LaunchManifest, since: float) -> dict[str, object]:
         """Check the request of a node that joins, and return what the event log records of it.
 
         Raises:
             MultiNodeError: If the request does not come, or does not fit.
         """
-        value = self._store.wait_for(join_request_of(rank), seconds=JOIN_SECONDS, stopped=self._must_stop)
+        key = join_request_of(rank)
+        value = self._store.wait_for(key, seconds=JOIN_SECONDS, since=since, stopped=self._must_stop)
         request = read_join_request(value, rank, manifest)
         node = request.node
         if request.nnodes != self._node.count:
@@ -138,14 +152,15 @@ class Leader:
     def _reply(self, reply: JoinReply) -> None:
         self._store.put(JOIN_REPLY, to_json(reply))
 
-    def _report(self, rank: int) -> NodeEnd | None:
+    def _report(self, rank: int, since: float) -> NodeEnd | None:
         def is_waited_for_in_vain() -> bool:
             self._watch.require_life(rank)
             return False
 
         try:
-            report = self._store.wait_for(report_of(rank), seconds=REPORT_SECONDS, stopped=is_waited_for_in_vain)
-            return read_report(report, rank)
+            key = report_of(rank)
+            value = self._store.wait_for(key, seconds=REPORT_SECONDS, since=since, stopped=is_waited_for_in_vain)
+            return read_report(value, rank)
         except MultiNodeError as error:
             self._lost.add(rank)
             print_line(f"node {rank} is lost: {error.found}")

@@ -20,6 +20,7 @@ __all__ = [
     "FAILURE",
     "JOIN_REPLY",
     "JOIN_SECONDS",
+    "REFUSAL_SECONDS",
     "REPORT_SECONDS",
     "RUN_MANIFEST_SHA256",
     "STOP_REQUEST",
@@ -27,6 +28,7 @@ __all__ = [
     "JoinReply",
     "JoinRequest",
     "NodeFailure",
+    "failure_of",
     "join_request_of",
     "read_join_reply",
     "read_join_request",
@@ -45,6 +47,8 @@ EXIT_CODE = "exit code"
 FAILURE = "failure of a node"
 # A scheduler starts nodes minutes apart; gates may hash for minutes on the one that has the slowest disk.
 JOIN_SECONDS = 600.0
+# What a launch that does not start waits until all nodes know.
+REFUSAL_SECONDS = 60.0
 # Ranks of all nodes end together, and an agent gives its own 30 s. A node that is lost is not waited for.
 REPORT_SECONDS = 120.0
 
@@ -84,6 +88,17 @@ class NodeFailure:
     reason: str
     exit_code: int
     at_once: bool = False
+
+
+def failure_of(rank: int, error: BaseException) -> NodeFailure:
+    """Return what the other nodes learn of an error that ends a node's launch."""
+    if not isinstance(error, Refusal):
+        return NodeFailure(node=rank, reason=f"node {rank}: {error}", exit_code=int(ExitCode.INTERNAL))
+    fault, *others = error.faults
+    where = " ".join(part for part in (fault.file, fault.pointer) if part)
+    reason = f"node {rank} is refused [{fault.gate}] {where + ': ' if where else ''}found {fault.found}"
+    reason += f", expected {fault.expected}" + (f" (and {len(others)} more faults)" if others else "")
+    return NodeFailure(node=rank, reason=reason, exit_code=int(error.exit_code))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined] # not in to
 from explicit_learning.launch.multi_node.nodes import MultiNodeError, StopRequestedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from explicit_learning.launch.multi_node.nodes import NodePlace
 
@@ -122,19 +122,22 @@ class NodeStore:
         """
         self._ask(lambda: self._store.set(self._key(key), json.dumps(value)))
 
-    def wait_for(self, key: str, *, seconds: float, stopped: Callable[[], bool] | None = None) -> Any:  # noqa: ANN401 - any JSON value
+    def wait_for(
+        self, key: str, *, seconds: float, since: float | None = None, stopped: Callable[[], bool] | None = None
+    ) -> Any:  # noqa: ANN401 - any JSON value
         """Wait until a node stores a value, and return it.
 
         Args:
             key: Its key.
             seconds: How long.
+            since: When that time began, in seconds of the monotonic clock; now by default.
             stopped: Whether to give up before that; it may raise an error of its own.
 
         Raises:
             StopRequestedError: If ``stopped`` returns true before that.
             MultiNodeError: If it does not come, or if node 0 is gone.
         """
-        end = time.monotonic() + seconds
+        end = (time.monotonic() if since is None else since) + seconds
         while not self.exists(key):
             if stopped is not None and stopped():
                 raise StopRequestedError(f"a stop was requested while this node waited for the {key}")
@@ -142,6 +145,17 @@ class NodeStore:
                 raise MultiNodeError(f"the {key} did not arrive within {seconds:.0f} s", ALL_AGAIN)
             time.sleep(POLL_SECONDS)
         return json.loads(self._ask(lambda: self._store.get(self._key(key))))
+
+    def wait_for_all(self, keys: Iterable[str], *, seconds: float, stopped: Callable[[], bool] | None = None) -> None:
+        """Wait until nodes have stored a value under each key.
+
+        Raises:
+            StopRequestedError: If ``stopped`` returns true before that.
+            MultiNodeError: If one does not come within ``seconds`` for all together, or if node 0 is gone.
+        """
+        since = time.monotonic()
+        for key in keys:
+            self.wait_for(key, seconds=seconds, since=since, stopped=stopped)
 
     def exists(self, key: str) -> bool:
         """Return whether a node has stored a value.

@@ -13,9 +13,9 @@ import logging
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Self
 
-from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.errors import ExitCode
 from explicit_learning.files.typed_json import from_json, to_json
-from explicit_learning.launch.multi_node.messages import FAILURE, NodeFailure, sign_of_life_of
+from explicit_learning.launch.multi_node.messages import FAILURE, NodeFailure, failure_of, sign_of_life_of
 from explicit_learning.launch.multi_node.nodes import MultiNodeError
 from explicit_learning.launch.outcomes import node_end_of_error, outcome_of_error
 
@@ -71,29 +71,34 @@ class NodeWatch:
     ) -> None:
         """Stop looking, and announce an error."""
         if error is not None:
-            self.announce(error)
+            self._announce(failure_of(self.node.rank, error))
         self.stop()
 
-    def announce(self, reason: str | BaseException, *, at_once: bool = False) -> None:
+    def announce(self, reason: str, *, at_once: bool = False) -> None:
         """Make the other nodes end their ranks. Only the first call counts, and none waits for the store.
 
         Args:
-            reason: What a person reads on the other nodes behind this node's name, or the error that says it.
+            reason: What a person reads on the other nodes behind this node's name.
             at_once: Whether they kill them.
         """
+        reason, code = f"node {self.node.rank}: {reason}", int(ExitCode.INTERNAL)
+        self._announce(NodeFailure(node=self.node.rank, reason=reason, exit_code=code, at_once=at_once))
+
+    def _announce(self, failure: NodeFailure) -> None:
         if self._own is None:
-            code = reason.exit_code if isinstance(reason, Refusal) else ExitCode.INTERNAL
-            text = reason.faults[0].found if isinstance(reason, Refusal) else str(reason)
-            text = f"node {self.node.rank}: {text}"
-            self._own = NodeFailure(node=self.node.rank, reason=text, exit_code=int(code), at_once=at_once)
+            self._own = failure
             self._wake.set()
 
     def failure(self) -> NodeFailure | None:
         """Return why this node must not go on, if another node has failed or is lost."""
         return self._other
 
+    def is_silent(self, rank: int) -> bool:
+        """Return whether a node that had joined gives no sign of life any more; only node 0 knows that."""
+        return rank in self._silent
+
     def require_life(self, rank: int) -> None:
-        """Raise if a node that had joined has given no sign of life for long; only node 0 knows that.
+        """Raise if a node `is_silent`.
 
         Raises:
             MultiNodeError: If so.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from explicit_learning.errors import Context, ExitCode
-from explicit_learning.launch.multi_node.messages import FAILURE, sign_of_life_of
+from explicit_learning.errors import Context, ExitCode, Refusal
+from explicit_learning.launch.multi_node.messages import FAILURE, NodeFailure, failure_of, sign_of_life_of
 from explicit_learning.launch.multi_node.nodes import MultiNodeError, NodePlace
 from explicit_learning.launch.multi_node.watch import SILENT_LOOKS, NodeWatch
 from explicit_learning.launch.outcomes import NodeEnd
@@ -17,7 +17,6 @@ from explicit_learning.launch.outcomes import NodeEnd
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from explicit_learning.launch.multi_node.messages import NodeFailure
     from explicit_learning.launch.multi_node.store import NodeStore
 
 LOOK_SECONDS = 0.01
@@ -93,10 +92,22 @@ def test_an_error_that_ends_a_launcher_is_told_with_its_code() -> None:
     refusal = context.refusal(found="another GPU", expected="x")
     with pytest.raises(type(refusal)):
         leave_by(refusal)
-    assert store.values[FAILURE] == {"node": 1, "reason": "node 1: another GPU", "exit_code": 69, "at_once": False}
+    assert store.values[FAILURE] == {
+        "node": 1,
+        "reason": "node 1 is refused [nodes] found another GPU, expected x",
+        "exit_code": 69,
+        "at_once": False,
+    }
+    assert failure_of(2, Refusal([context.fault(file="plan.json", pointer="/seed", found="a", expected="b")] * 3)) == (
+        NodeFailure(
+            node=2,
+            reason="node 2 is refused [nodes] plan.json /seed: found a, expected b (and 2 more faults)",
+            exit_code=69,
+        )
+    )
 
 
-def test_a_node_that_falls_silent_at_once_and_one_that_never_spoke_is_not() -> None:
+def test_a_node_that_falls_silent_is_lost_and_one_that_never_spoke_is_not() -> None:
     store = Store()
     with watch_of(0, store) as first, watch_of(2, store) as third:
         store.add(sign_of_life_of(1), 1)
