@@ -108,7 +108,7 @@ def test_a_killed_launcher_ends_both_and_the_same_command_continues(
     nodes: tuple[Node, Node], world: Path, tmp_path: Path, victim: int
 ) -> None:
     run = tmp_path / "run"
-    command = ("run", _plan(world, 30), "--out", run)
+    command = ("run", _plan(world, 12), "--out", run)
     pair = Pair(nodes, tmp_path, *command, launch=f"killed-{victim}")
     pair.wait_for(run / "checkpoint-2" / "complete.json")
     os.kill(pair.launcher(victim), signal.SIGKILL)
@@ -132,7 +132,7 @@ def test_a_killed_launcher_ends_both_and_the_same_command_continues(
 
 def test_a_lost_connection_ends_both_within_a_minute(nodes: tuple[Node, Node], world: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    pair = Pair(nodes, tmp_path, "run", _plan(world, 30), "--out", run, launch="lost")
+    pair = Pair(nodes, tmp_path, "run", _plan(world, 12), "--out", run, launch="lost")
     pair.wait_for(run / "checkpoint-2" / "complete.json")
     with lost_packets(nodes):
         lost = time.monotonic()
@@ -148,19 +148,26 @@ def test_a_signal_to_either_node_stops_both_at_one_checkpoint(
     nodes: tuple[Node, Node], world: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    pair = Pair(nodes, tmp_path, "run", _plan(world, 30), "--out", run, launch="stopped")
+    pair = Pair(nodes, tmp_path, "run", _plan(world, 12), "--out", run, launch="stopped")
     pair.wait_for(run / "checkpoint-2" / "complete.json")
     os.kill(pair.launcher(1), signal.SIGTERM)
     assert pair.codes() == [75, 75], pair.printed()
     assert _status(run) == "stopped"
 
 
-def test_a_node_with_another_plan_is_refused(nodes: tuple[Node, Node], world: Path, tmp_path: Path) -> None:
+def test_a_node_with_another_plan_is_refused_and_node_0_learns_why(
+    nodes: tuple[Node, Node], world: Path, tmp_path: Path
+) -> None:
     logs = [tmp_path / f"{rank}.log" for rank in (0, 1)]
-    processes = [
-        nodes[rank].el(logs[rank], "run", _plan(world, steps), "--out", tmp_path / f"run-{rank}", launch="other")
-        for rank, steps in ((0, 8), (1, 30))
-    ]
-    assert [process.wait(SECONDS) for process in processes] == [70, 70]
-    assert "node 1 has another plan than node 0" in logs[0].read_text()
-    assert "node 0 does not start" in logs[1].read_text()
+    processes = []
+    for rank, steps in ((0, 8), (1, 12)):
+        command = ("run", _plan(world, steps), "--out", tmp_path / "run")
+        processes.append(nodes[rank].el(logs[rank], *command, launch="other"))
+        end = time.monotonic() + SECONDS
+        while rank == 0 and "waiting for the others" not in logs[0].read_text():
+            assert time.monotonic() < end, logs[0].read_text()
+            time.sleep(0.1)
+    codes = [process.wait(SECONDS) for process in processes]
+    assert codes == [73, 73]
+    assert "node 1 of 2 does not start: telling the others" in logs[1].read_text()
+    assert "node 1 is refused [" in logs[0].read_text()

@@ -88,7 +88,8 @@ class Leader:
                 reason, code = str(error), error.exit_code
             else:
                 reason, code = f"{type(error).__name__}: {error}", outcome_of_error(error).code
-            self._is_refused = not isinstance(error, StopRequestedError)
+            is_late = time.monotonic() - since > JOIN_SECONDS
+            self._is_refused = not is_late and not isinstance(error, StopRequestedError)
             with suppress(MultiNodeError):
                 self._reply(JoinReply(manifest=None, nnodes=self._node.count, refusal=reason, exit_code=int(code)))
             raise

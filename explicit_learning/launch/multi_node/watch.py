@@ -158,8 +158,9 @@ class NodeWatch:
             self._looks[rank] = (count, looks)
             if count == 0 or looks < SILENT_LOOKS or rank in self._silent:
                 continue
-            self._silent[rank] = f"node {rank} is lost: no sign of life for {SILENT_LOOKS * self._look_seconds:.0f} s"
+            self._silent[rank] = f"no sign of life for {SILENT_LOOKS * self._look_seconds:.0f} s"
             if self._other is None:
                 code = int(ExitCode.INTERNAL)
-                self._other = NodeFailure(node=rank, reason=self._silent[rank], at_once=True, exit_code=code)
+                reason = f"node {rank} is lost: {self._silent[rank]}"
+                self._other = NodeFailure(node=rank, reason=reason, at_once=True, exit_code=code)
                 self._store.put(FAILURE, to_json(self._other))
