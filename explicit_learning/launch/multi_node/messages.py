@@ -93,7 +93,8 @@ class NodeFailure:
 def failure_of(rank: int, error: BaseException) -> NodeFailure:
     """Return what the other nodes learn of an error that ends a node's launch."""
     if not isinstance(error, Refusal):
-        return NodeFailure(node=rank, reason=f"node {rank}: {error}", exit_code=int(ExitCode.INTERNAL))
+        reason = f"node {rank}: {type(error).__name__}: {error}".splitlines()[0]
+        return NodeFailure(node=rank, reason=reason, exit_code=int(ExitCode.INTERNAL))
     fault, *others = error.faults
     where = " ".join(part for part in (fault.file, fault.pointer) if part)
     reason = f"node {rank} is refused [{fault.gate}] {where + ': ' if where else ''}found {fault.found}"

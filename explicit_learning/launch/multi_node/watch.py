@@ -136,6 +136,8 @@ class NodeWatch:
             self._look()  # what was announced last must be told
         except MultiNodeError as error:  # no store: there is nothing more to see, and nobody to tell
             self._other = NodeFailure(node=0, reason=error.found, at_once=True, exit_code=int(ExitCode.INTERNAL))
+        except Exception as error:  # noqa: BLE001 - a node that does not look any more would wait for a lost one
+            self._other = failure_of(self.node.rank, error)
 
     def _look(self) -> None:
         if self.node.rank > 0:

@@ -88,7 +88,8 @@ def test_an_error_that_ends_a_launcher_is_told_with_its_code() -> None:
 
     with pytest.raises(ZeroDivisionError):
         leave_by(ZeroDivisionError("by zero"))
-    assert store.values[FAILURE] == {"node": 1, "reason": "node 1: by zero", "exit_code": 70, "at_once": False}
+    reason = "node 1: ZeroDivisionError: by zero"
+    assert store.values[FAILURE] == {"node": 1, "reason": reason, "exit_code": 70, "at_once": False}
     refusal = context.refusal(found="another GPU", expected="x")
     with pytest.raises(type(refusal)):
         leave_by(refusal)
@@ -133,6 +134,13 @@ def test_a_store_that_answers_no_longer_means_that_node_0_is_gone() -> None:
         failure: NodeFailure = eventually(second.failure)
         assert (failure.node, failure.reason, failure.at_once) == (0, "node 0 is gone (no answer)", True)
         second.announce("nobody is told, and nothing is raised")
+
+
+def test_a_look_that_fails_ends_the_ranks_of_this_node() -> None:
+    store = Store(values={FAILURE: "of another form"})
+    with watch_of(1, store) as second:
+        failure: NodeFailure = eventually(second.failure)
+        assert (failure.node, failure.exit_code) == (1, 70)
 
 
 def test_ranks_that_ended_are_reported_as_they_did() -> None:
