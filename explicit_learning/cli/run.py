@@ -20,6 +20,7 @@ from explicit_learning.files.progress import say
 from explicit_learning.gates.check import check_plan
 from explicit_learning.launch.launch_answer import JSON_VARIABLE
 from explicit_learning.launch.multi_node.nodes import find_node_place
+from explicit_learning.launch.multi_node.refusing import tell_other_nodes
 from explicit_learning.launch.start import start_launch
 from explicit_learning.plan.reading import read_plan
 from explicit_learning.rundir.layout import default_run_folder
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     import argparse
 
     from explicit_learning.errors import ExitCode
+    from explicit_learning.launch.multi_node.nodes import NodePlace
 
 __all__ = ["add_arguments", "run"]
 
@@ -51,6 +53,17 @@ def run(args: argparse.Namespace) -> ExitCode:
         Refusal: With every fault that the gates found.
     """
     node = find_node_place(given_node_flags(args))
+    try:
+        folder = _launch(args, node)
+    except Exception as error:
+        if node is not None:
+            tell_other_nodes(node, error)
+        raise
+    return answer([], as_json=args.json, run=str(folder.resolve()))
+
+
+def _launch(args: argparse.Namespace, node: NodePlace | None) -> Path:
+    """Check everything, then become the launcher; return the run's folder if there is nothing to launch."""
     say(f"checking {args.plan}")
     document = read_plan(args.plan)
     plan = document.plan
@@ -63,4 +76,4 @@ def run(args: argparse.Namespace) -> ExitCode:
     print_warnings(args.plan, checked.warnings)
     os.environ[JSON_VARIABLE] = "1" if args.json else ""
     start_launch(plan, checked, folder, node=node, audit=args.audit, accept_changes=args.accept_changes)
-    return answer([], as_json=args.json, run=str(folder.resolve()))
+    return folder

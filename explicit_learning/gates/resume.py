@@ -56,7 +56,7 @@ def change_faults(run: Path, changes: Sequence[Change]) -> list[Fault]:
             pointer=change.pointer,
             found=change.now,
             expected=f"{change.before}, as in the launch that made the newest checkpoint",
-            exit_code=ExitCode.ENVIRONMENT if change.pointer.startswith(LIBRARIES) else ExitCode.HARDWARE,
+            exit_code=ExitCode.ENVIRONMENT if f"{LIBRARIES}/" in change.pointer else ExitCode.HARDWARE,
         )
         for change in changes
     ]

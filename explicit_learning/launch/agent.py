@@ -2,11 +2,15 @@
 
 ``torchrun`` itself turns every failing code into 1, dies of SIGUSR1 leaving its ranks behind, and on SIGTERM raises
 inside its loop and gives ranks 30 s. The agent below it does none of that: it starts processes with the right
-environment, watches them, and reports each one's exit code. This module uses it as it is and adds two things to each
-look at the ranks: it passes a stop signal on, and it kills the ranks when a second signal comes.
+environment, watches them, and reports each one's exit code. This module uses it as it is and adds three things to each
+look at the ranks: it passes a stop signal on, it kills the ranks when a second signal comes, and with several nodes it
+tells the others when a rank fails and ends its own when one of theirs does.
 
 When a rank fails, the agent sends SIGTERM to the others and kills them 30 s later. They have nothing to save by then:
 a checkpoint is complete only when every rank has written its part.
+
+With several nodes there is no rendezvous left to do: they have joined, and each knows its ranks. So the agent itself
+asks nothing of another machine, and cannot hang when one is gone.
 
 Ranks are never restarted here. The same command continues a run, in new processes, from a checkpoint whose state is
 proven; a restart inside the launcher would continue from a launch manifest that describes another start.
@@ -23,12 +27,19 @@ import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
+from torch._C._distributed_c10d import HashStore
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
-from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+)
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 from explicit_learning.errors import ExitCode
 from explicit_learning.launch.launch_answer import print_line
@@ -44,6 +55,7 @@ if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
     from explicit_learning.launch.multi_node.nodes import NodePlace
+    from explicit_learning.launch.multi_node.watch import NodeWatch
     from explicit_learning.launch.signals import StopRequest
     from explicit_learning.rundir.launch_manifest import LaunchManifest
 
@@ -51,24 +63,39 @@ __all__ = ["launch"]
 
 MONITOR_SECONDS = 0.2
 LOOPBACK = "127.0.0.1"
-# All launchers have joined when the rendezvous starts; and ranks end within a collective of each other.
-RENDEZVOUS_SECONDS = EXIT_BARRIER_SECONDS = 120
-# The agent installs handlers of its own for the signals named here, and warns if there are none: ours are put back.
-AGENT_SIGNALS = {"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM"}
+AGENT_VARIABLES = {
+    # The agent installs handlers of its own for the signals named here, and warns if there are none: ours are put back.
+    "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM",
+    # Every node has as many ranks, so that each knows its own without asking.
+    "TORCH_ELASTIC_WORKER_IDENTICAL": "1",
+}
+
+
+class _JoinedNodes(StaticTCPRendezvous):
+    """The meeting of agents whose nodes have joined (`multi_node`): there is nothing left to wait for."""
+
+    def __init__(self, node: NodePlace, run_id: str) -> None:
+        super().__init__(node.host, node.port, node.rank, node.count, run_id, timeout=0)
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Return at once; ranks meet at node 0's store."""
+        address = RendezvousStoreInfo(self.master_addr, self.master_port)
+        return RendezvousInfo(HashStore(), self.rank, self.world_size, address)
 
 
 class _Agent(LocalElasticAgent):
-    """The agent, which looks at the stop request before each look at the ranks.
+    """The agent, which looks at the stop request and at the other nodes before each look at the ranks.
 
     Attributes:
         kill_reason: Why the ranks were killed, if they were.
         failed_first: Ranks that had failed when the first failure was seen; the agent ends the others after that.
     """
 
-    def __init__(self, spec: WorkerSpec, *, stop: StopRequest, patience: float) -> None:
-        super().__init__(spec, DefaultLogsSpecs(log_dir=os.devnull), exit_barrier_timeout=EXIT_BARRIER_SECONDS)
+    def __init__(self, spec: WorkerSpec, *, stop: StopRequest, patience: float, watch: NodeWatch | None) -> None:
+        super().__init__(spec, DefaultLogsSpecs(log_dir=os.devnull))
         self._stop = stop
         self._patience = patience
+        self._watch = watch
         self._passed_on = False
         self.failed_first: frozenset[int] = frozenset()
         self.kill_reason: str | None = None
@@ -85,7 +112,25 @@ class _Agent(LocalElasticAgent):
         del worker_group
         raise RuntimeError("the agent was about to restart the ranks, although max_restarts is 0")
 
+    def _exit_barrier(self) -> None:
+        """Wait for nobody: the launchers of several nodes do that themselves (`Leader`)."""
+
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        self._heed_stop_request()
+        self._note_first_failures()
+        failure = None if self._watch is None or self.failed_first else self._watch.failure()
+        if failure is not None:
+            print_line(f"{failure.reason}: ending the ranks of this node")
+            if failure.at_once:
+                self.kill()
+            return RunResult(state=WorkerState.FAILED)  # the agent ends them as it does when one of its own has failed
+        result: RunResult = super()._monitor_workers(worker_group)
+        if result.is_failed():
+            self._tell_the_others("a rank failed")
+        return result
+
+    def _heed_stop_request(self) -> None:
+        """Pass a stop signal on to the ranks, once, and kill them when one calls for that."""
         stop = stop_now(self._stop.arrivals(), time.monotonic(), patience=self._patience)
         if stop is not None and not self._passed_on:
             self._passed_on = True
@@ -95,15 +140,25 @@ class _Agent(LocalElasticAgent):
         if stop is not None and stop.kill_reason is not None and self.kill_reason is None:
             self.kill_reason = stop.kill_reason
             print_line(f"ending at once: {stop.kill_reason}")
+            self._tell_the_others(stop.kill_reason, at_once=True)
             self.kill()
-        if not self.failed_first:
-            codes = {local: handler.proc.poll() for local, handler in self._handlers().items()}
-            ranks = self.global_ranks()
-            self.failed_first = frozenset(ranks[local] for local, code in codes.items() if code)
-            if ExitCode.STOPPED in codes.values():
-                self.kill()  # a rank got a second stop signal
-        result: RunResult = super()._monitor_workers(worker_group)
-        return result
+
+    def _note_first_failures(self) -> None:
+        """Note which ranks have failed before the agent looks at them: it then ends the others, which takes a while."""
+        if self.failed_first:
+            return
+        codes = {local: handler.proc.poll() for local, handler in self._handlers().items()}
+        ranks = self.global_ranks()
+        self.failed_first = frozenset(ranks[local] for local, code in codes.items() if code)
+        if ExitCode.STOPPED in codes.values():
+            self._tell_the_others("a rank got a second stop signal", at_once=True)
+            self.kill()
+        elif self.failed_first:
+            self._tell_the_others("a rank failed")
+
+    def _tell_the_others(self, reason: str, *, at_once: bool = False) -> None:
+        if self._watch is not None:
+            self._watch.announce(reason, at_once=at_once)
 
     def global_ranks(self) -> list[int]:
         """Return this machine's ranks among all, by local rank."""
@@ -126,7 +181,7 @@ def launch(
     stop: StopRequest,
     rank_module: str,
     patience: float,
-    node: NodePlace | None,
+    watch: NodeWatch | None,
 ) -> NodeEnd:
     """Run the ranks of this machine until they have ended.
 
@@ -138,7 +193,7 @@ def launch(
         stop: Notes the signals that this process gets; its handlers must be installed.
         rank_module: What a rank runs, as in ``python -m``.
         patience: Seconds that ranks have to reach a checkpoint after a stop signal.
-        node: This machine's place among several; ``None`` where it runs all ranks.
+        watch: This machine's look at the other nodes; ``None`` where it runs all ranks.
 
     Returns:
         How each of this machine's ranks ended.
@@ -146,12 +201,14 @@ def launch(
     Raises:
         OSError, RuntimeError: If ranks cannot be started.
     """
+    node = None if watch is None else watch.node
     _log_to(manifest.run / launcher_log(None if node is None else node.rank))
-    os.environ.update({LAUNCHER_VARIABLE: str(os.getpid())} | AGENT_SIGNALS)
-    rendezvous = get_rendezvous_handler(_rendezvous(node))
+    os.environ.update({LAUNCHER_VARIABLE: str(os.getpid())} | AGENT_VARIABLES)
+    rendezvous = _rendezvous_of_one_machine() if node is None else _JoinedNodes(node, manifest.launch_id)
+    world_size = manifest.plan.hardware.world_size
     spec = WorkerSpec(
         role="rank",
-        local_world_size=manifest.plan.hardware.world_size // (1 if node is None else node.count),
+        local_world_size=len(node.ranks(world_size)) if node is not None else world_size,
         entrypoint=sys.executable,
         args=("-m", rank_module),
         rdzv_handler=rendezvous,
@@ -159,7 +216,7 @@ def launch(
         monitor_interval=MONITOR_SECONDS,
         local_addr=LOOPBACK if node is None else node.address,
     )
-    agent = _Agent(spec, stop=stop, patience=patience)
+    agent = _Agent(spec, stop=stop, patience=patience, watch=watch)
     try:
         result = agent.run()
     finally:
@@ -183,9 +240,9 @@ def _second_signal_to_a_rank(result: RunResult) -> str | None:
     return f"rank {min(ranks)} got a second stop signal" if ranks else None
 
 
-def _rendezvous(node: NodePlace | None) -> RendezvousParameters:
-    if node is None:
-        return RendezvousParameters(
+def _rendezvous_of_one_machine() -> RendezvousHandler:
+    return get_rendezvous_handler(
+        RendezvousParameters(
             backend="c10d",
             endpoint=f"{LOOPBACK}:0",
             run_id=uuid.uuid4().hex,
@@ -193,15 +250,6 @@ def _rendezvous(node: NodePlace | None) -> RendezvousParameters:
             max_nodes=1,
             local_addr=LOOPBACK,
         )
-    return RendezvousParameters(
-        backend="c10d",
-        endpoint=f"{node.host}:{node.port}",
-        run_id=node.rendezvous_id,
-        min_nodes=node.count,
-        max_nodes=node.count,
-        local_addr=node.address,
-        is_host=node.rank == 0,
-        join_timeout=RENDEZVOUS_SECONDS,
     )
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.launch.multi_node.leader import Leader
     from explicit_learning.launch.multi_node.nodes import NodePlace
+    from explicit_learning.launch.multi_node.watch import NodeWatch
     from explicit_learning.launch.outcomes import NodeEnd
     from explicit_learning.rundir.launch_manifest import FollowerManifest, LaunchManifest
 
@@ -76,10 +77,10 @@ def _launch(stop: StopRequest, rank_module: str, patience: float) -> dict[str, A
     """Do this node's part of the launch, and return its answer."""
     node = inherited_node_place(os.environ)
 
-    def run_ranks(manifest: LaunchManifest) -> NodeEnd:
+    def run_ranks(manifest: LaunchManifest, watch: NodeWatch | None) -> NodeEnd:
         from explicit_learning.launch.agent import launch  # torch: not before signals are handled
 
-        return launch(manifest, folder=folder, stop=stop, rank_module=rank_module, patience=patience, node=node)
+        return launch(manifest, folder=folder, stop=stop, rank_module=rank_module, patience=patience, watch=watch)
 
     if node is not None and node.rank > 0:
         own = read_follower_manifest()
@@ -105,7 +106,7 @@ def _lead(
     manifest: LaunchManifest,
     node: NodePlace | None,
     stop: StopRequest,
-    run_ranks: Callable[[LaunchManifest], NodeEnd],
+    run_ranks: Callable[[LaunchManifest, NodeWatch | None], NodeEnd],
 ) -> dict[str, Any]:
     """Run all ranks, record how they ended, and return the answer."""
     _adopt_lock(manifest.run)
@@ -114,7 +115,7 @@ def _lead(
     try:
         if node is None:
             record_start(manifest)
-            ends = [run_ranks(manifest)]
+            ends = [run_ranks(manifest, None)]
         else:
             from explicit_learning.launch.multi_node.leader import Leader
 
@@ -124,7 +125,8 @@ def _lead(
     except StopRequestedError as error:
         outcomes = (outcome_of_unstarted_rank(manifest.run, error.found),) * world_size
     except MultiNodeError as error:
-        outcomes = (RankOutcome(status="failed", optimizer_step=None, message=str(error)),) * world_size
+        failed = RankOutcome(status="failed", optimizer_step=None, message=str(error), exit_code=int(error.exit_code))
+        outcomes = (failed,) * world_size
     except Exception as error:  # the run's end must be recorded, whatever the agent raised
         outcomes = (outcome_of_error(error),) * world_size
         if outcomes[0].code is ExitCode.INTERNAL:
@@ -141,7 +143,10 @@ def _lead(
 
 
 def _follow(
-    own: FollowerManifest, node: NodePlace, stop: StopRequest, run_ranks: Callable[[LaunchManifest], NodeEnd]
+    own: FollowerManifest,
+    node: NodePlace,
+    stop: StopRequest,
+    run_ranks: Callable[[LaunchManifest, NodeWatch | None], NodeEnd],
 ) -> dict[str, Any]:
     """Run this node's ranks, and return the answer; node 0 explains how the run ended."""
     from explicit_learning.launch.multi_node.follower import follow

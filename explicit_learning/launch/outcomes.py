@@ -15,6 +15,7 @@ import errno
 import math
 import os
 import signal
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +35,7 @@ __all__ = [
     "RankEnd",
     "is_lost_peer",
     "node_end",
+    "node_end_of_error",
     "outcome_of_dead_rank",
     "outcome_of_error",
     "outcome_of_unstarted_rank",
@@ -105,7 +107,7 @@ class NodeEnd:
 
     Attributes:
         ranks: By rank among all; keys are text, as in JSON.
-        kill_reason: Why the launcher killed them, if it did.
+        kill_reason: Why the launcher killed them, if it did; the ranks of other nodes then end for the same reason.
     """
 
     ranks: dict[str, RankEnd]
@@ -133,6 +135,13 @@ def node_end(
     return NodeEnd(ranks=ranks, kill_reason=kill_reason)
 
 
+def node_end_of_error(error: Exception, ranks: range) -> NodeEnd:
+    """Return how the ranks of a node ended whose launcher raised ``error``: they could not be started, for example."""
+    outcome = outcome_of_error(error)
+    end = RankEnd(outcome=outcome, written_at=time.time(), exit_code=int(outcome.code), failed_first=True)
+    return NodeEnd(ranks=dict.fromkeys(map(str, ranks), end), kill_reason=None)
+
+
 def rank_outcomes(run: Path, nodes: Sequence[NodeEnd], *, world_size: int) -> tuple[RankOutcome, ...]:
     """Give every rank an outcome.
 
@@ -145,17 +154,17 @@ def rank_outcomes(run: Path, nodes: Sequence[NodeEnd], *, world_size: int) -> tu
         world_size: How many ranks there are.
     """
     ends = {int(rank): end for node in nodes for rank, end in node.ranks.items()}
-    killed = {int(rank): node.kill_reason for node in nodes for rank in node.ranks if node.kill_reason is not None}
+    kill_reason = next((node.kill_reason for node in nodes if node.kill_reason is not None), None)
     outcomes: dict[int, RankOutcome] = {}
     for rank in range(world_size):
         end = ends.get(rank)
         if end is None:
             outcomes[rank] = _failure(LOST_NODE, ExitCode.INTERNAL)
-        elif rank in killed and (end.outcome is None or is_lost_peer(end.outcome)):
-            outcomes[rank] = _outcome_of_killed_rank(run, killed[rank])
+        elif kill_reason is not None and (end.outcome is None or is_lost_peer(end.outcome)):
+            outcomes[rank] = _outcome_of_killed_rank(run, kill_reason)
         else:
             outcomes[rank] = end.outcome or outcome_of_dead_rank(rank, end.exit_code, run / rank_log(rank))
-    if not killed:
+    if kill_reason is None:
         _point_to_the_first_failure(outcomes, ends)
     return tuple(outcomes.values())
 

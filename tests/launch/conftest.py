@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS = 120.0
 # What `tests.support.rank_cases` and `launcher_of_ranks` read.
-CASE_VARIABLES = {"CASE", "CHECKPOINT", "DEFECT", "PATIENCE"}
+CASE_VARIABLES = {"CASE", "CHECKPOINT", "DEFECT", "FAILS", "PATIENCE"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

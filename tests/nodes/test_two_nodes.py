@@ -13,7 +13,7 @@ import pytest
 
 from explicit_learning.files.resources import ASSETS
 from explicit_learning.freeze.draft_data import write_digits
-from tests.support.namespaces import Node, two_nodes
+from tests.support.namespaces import Node, lost_packets, two_nodes
 from tests.support.plans import write_plan
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.nodes
 
-# Imports, gates and steps on two busy cores, and what a launcher waits for the report of a lost node.
+# Imports, gates and steps on two busy cores.
 SECONDS = 400
 
 
@@ -98,9 +98,11 @@ def test_the_smoke_plan_passes(nodes: tuple[Node, Node], world: Path, tmp_path: 
     [audit] = [json.loads(path.read_text()) for path in (run / "resume-audits").glob("*.json")]
     assert audit["passed"] is True
     assert [rank["rank"] for rank in audit["ranks"]] == [0, 1]
-    joined = _events(run, "nodes")
-    assert len(joined) == 2, "each phase is a launch"
-    assert [node["node"] for node in joined[0]["data"]["nodes"]] == [1]
+    records = [json.loads(path.read_text()) for path in run.glob("launches/*.json") if ".end" not in path.name]
+    assert sorted(record["step"] for record in records) == [0, 5], "each phase is a launch"
+    first, second = records[0]["nodes"]
+    assert first["platform"]["hardware"]["cpu"] == second["platform"]["hardware"]["cpu"]
+    assert first["code"] == second["code"]
 
 
 @pytest.mark.parametrize("victim", [1, 0])
@@ -108,11 +110,13 @@ def test_a_killed_launcher_ends_both_and_the_same_command_continues(
     nodes: tuple[Node, Node], world: Path, tmp_path: Path, victim: int
 ) -> None:
     run = tmp_path / "run"
-    command = ("run", _plan(world, 30), "--out", run)
+    command = ("run", _plan(world, 12), "--out", run)
     pair = Pair(nodes, tmp_path, *command, launch=f"killed-{victim}")
     pair.wait_for(run / "checkpoint-2" / "complete.json")
     os.kill(pair.launcher(victim), signal.SIGKILL)
+    killed = time.monotonic()
     codes = pair.codes()
+    assert time.monotonic() - killed < 60
     assert codes[victim] == -signal.SIGKILL
     assert codes[1 - victim] == 70, pair.printed()
     assert "Traceback" not in pair.printed()
@@ -128,23 +132,44 @@ def test_a_killed_launcher_ends_both_and_the_same_command_continues(
     assert _events(run, "launch")[-1]["data"]["action"] == "resume"
 
 
+def test_a_lost_connection_ends_both_within_a_minute(nodes: tuple[Node, Node], world: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    pair = Pair(nodes, tmp_path, "run", _plan(world, 12), "--out", run, launch="lost")
+    pair.wait_for(run / "checkpoint-2" / "complete.json")
+    with lost_packets(nodes):
+        lost = time.monotonic()
+        assert pair.codes() == [70, 70], pair.printed()
+        assert time.monotonic() - lost < 60
+    assert "node 1 is lost: no sign of life for 30 s: ending the ranks of this node" in pair.logs[0].read_text()
+    assert "node 0 is gone (no answer from 198.18.0.1:29400 for 30 s)" in pair.logs[1].read_text()
+    assert "Traceback" not in pair.printed()
+    assert _status(run) == "failed"
+
+
 def test_a_signal_to_either_node_stops_both_at_one_checkpoint(
     nodes: tuple[Node, Node], world: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    pair = Pair(nodes, tmp_path, "run", _plan(world, 30), "--out", run, launch="stopped")
+    pair = Pair(nodes, tmp_path, "run", _plan(world, 12), "--out", run, launch="stopped")
     pair.wait_for(run / "checkpoint-2" / "complete.json")
     os.kill(pair.launcher(1), signal.SIGTERM)
     assert pair.codes() == [75, 75], pair.printed()
     assert _status(run) == "stopped"
 
 
-def test_a_node_with_another_plan_is_refused(nodes: tuple[Node, Node], world: Path, tmp_path: Path) -> None:
+def test_a_node_with_another_plan_is_refused_and_node_0_learns_why(
+    nodes: tuple[Node, Node], world: Path, tmp_path: Path
+) -> None:
     logs = [tmp_path / f"{rank}.log" for rank in (0, 1)]
-    processes = [
-        nodes[rank].el(logs[rank], "run", _plan(world, steps), "--out", tmp_path / f"run-{rank}", launch="other")
-        for rank, steps in ((0, 8), (1, 30))
-    ]
-    assert [process.wait(SECONDS) for process in processes] == [70, 70]
-    assert "node 1 has another plan than node 0" in logs[0].read_text()
-    assert "node 0 does not start" in logs[1].read_text()
+    processes = []
+    for rank, steps in ((0, 8), (1, 12)):
+        command = ("run", _plan(world, steps), "--out", tmp_path / "run")
+        processes.append(nodes[rank].el(logs[rank], *command, launch="other"))
+        end = time.monotonic() + SECONDS
+        while rank == 0 and "waiting for the others" not in logs[0].read_text():
+            assert time.monotonic() < end, logs[0].read_text()
+            time.sleep(0.1)
+    codes = [process.wait(SECONDS) for process in processes]
+    assert codes == [73, 73]
+    assert "node 1 of 2 does not start: telling the others" in logs[1].read_text()
+    assert "node 1 is refused [" in logs[0].read_text()

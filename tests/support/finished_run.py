@@ -155,7 +155,7 @@ class Run:
     def is_sft(self) -> bool:
         return self.plan.reward is None
 
-    def prepare(self, *, accept_changes: bool = False) -> Preparation:
+    def prepare(self, *, accept_changes: bool = False, record: bool = True) -> Preparation:
         """Prepare a launch, and record it as the launcher does before its ranks start."""
         self.launches += 1
         self.preparation = prepare_run(
@@ -166,7 +166,7 @@ class Run:
             launch_id=f"launch-{self.launches}",
             accept_changes=accept_changes,
         )
-        if self.preparation.action != "finalise":
+        if record and self.preparation.action != "finalise":
             record_start(self.launch_manifest())
         return self.preparation
 

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["ADDRESSES", "Node", "two_nodes"]
+__all__ = ["ADDRESSES", "Node", "lost_packets", "two_nodes"]
 
 # 198.18.0.0/15 is set aside for tests between two networks (RFC 2544): no real machine has such an address.
 ADDRESSES = ("198.18.0.1", "198.18.0.2")
+NOBODY = "02:00:00:00:00:00"
 
 
 @dataclass
@@ -27,6 +28,7 @@ class Node:
 
     rank: int
     namespace: str
+    interface: str
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def el(self, log: Path, *arguments: str | Path, launch: str) -> subprocess.Popen[str]:
@@ -49,17 +51,19 @@ def _ip(*arguments: str) -> None:
 @contextmanager
 def two_nodes() -> Iterator[tuple[Node, Node]]:
     """Make two namespaces, and remove them with all that still runs in them."""
-    first, second = (Node(rank=rank, namespace=f"el-{os.getpid()}-{rank}") for rank in (0, 1))
+    first, second = (
+        Node(rank=rank, namespace=f"el-{os.getpid()}-{rank}", interface=f"el{os.getpid() % 100000}{letter}")
+        for rank, letter in enumerate("ab")
+    )
     nodes = (first, second)
     try:
         for node in nodes:
             _ip("netns", "add", node.namespace)
-        ends = [f"el{os.getpid() % 100000}{letter}" for letter in "ab"]
-        _ip("link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
-        for node, end in zip(nodes, ends, strict=True):
-            _ip("link", "set", end, "netns", node.namespace)
-            _ip("-n", node.namespace, "address", "add", f"{ADDRESSES[node.rank]}/24", "dev", end)
-            _ip("-n", node.namespace, "link", "set", end, "up")
+        _ip("link", "add", first.interface, "type", "veth", "peer", "name", second.interface)
+        for node in nodes:
+            _ip("link", "set", node.interface, "netns", node.namespace)
+            _ip("-n", node.namespace, "address", "add", f"{ADDRESSES[node.rank]}/24", "dev", node.interface)
+            _ip("-n", node.namespace, "link", "set", node.interface, "up")
             _ip("-n", node.namespace, "link", "set", "lo", "up")
         yield nodes
     finally:
@@ -69,3 +73,19 @@ def two_nodes() -> Iterator[tuple[Node, Node]]:
                     process.kill()
                 process.wait()
             subprocess.run(["ip", "netns", "delete", node.namespace], check=False, capture_output=True)
+
+
+@contextmanager
+def lost_packets(nodes: tuple[Node, Node]) -> Iterator[None]:
+    """Let nothing that one node sends reach the other, and no connection be closed, as after a power cut."""
+
+    def neighbour(node: Node, *command: str) -> None:
+        _ip("-n", node.namespace, "neighbour", *command, "dev", node.interface)
+
+    for node in nodes:
+        neighbour(node, "replace", ADDRESSES[1 - node.rank], "lladdr", NOBODY, "nud", "permanent")
+    try:
+        yield
+    finally:
+        for node in nodes:
+            neighbour(node, "delete", ADDRESSES[1 - node.rank])

@@ -111,6 +111,28 @@ def one_raises(context: RankContext) -> RankOutcome:
     return COMPLETED
 
 
+def one_raises_before_they_meet(context: RankContext) -> RankOutcome:
+    """The rank that ``FAILS`` finds the disk full, and the other waits for it to connect."""
+    import torch.distributed as dist
+
+    if context.rank == int(os.environ["FAILS"]):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "model.safetensors")
+    ready(context)
+    dist.init_process_group("gloo")
+    return COMPLETED
+
+
+def one_never_connects(context: RankContext) -> RankOutcome:
+    """Rank 1 takes its time, and rank 0 waits for it to connect."""
+    import torch.distributed as dist
+
+    ready(context)
+    if context.rank == 0:
+        dist.init_process_group("gloo")
+    time.sleep(600)
+    return COMPLETED
+
+
 def nowhere_to_log(context: RankContext) -> RankOutcome:
     """The disk is full, for the log too, and a child is there that no signal ends."""
     del context

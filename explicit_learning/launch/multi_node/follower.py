@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ from explicit_learning.launch.multi_node.messages import (
 )
 from explicit_learning.launch.multi_node.nodes import MultiNodeError, StopRequestedError
 from explicit_learning.launch.multi_node.store import NodeStore
-from explicit_learning.launch.outcomes import NodeEnd, outcome_of_error
+from explicit_learning.launch.multi_node.watch import READ_THAT_NODE, NodeWatch
 from explicit_learning.rundir.launch_manifest import (
     MANIFEST_VARIABLE,
     FollowerManifest,
@@ -41,10 +41,11 @@ from explicit_learning.rundir.launch_manifest import (
 from explicit_learning.rundir.run_manifest import read_run_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from explicit_learning.launch.multi_node.messages import FollowerManifest
     from explicit_learning.launch.multi_node.nodes import NodePlace
+    from explicit_learning.launch.outcomes import NodeEnd
     from explicit_learning.launch.signals import StopRequest
     from explicit_learning.rundir.launch_manifest import LaunchManifest
 
@@ -60,7 +61,11 @@ ALL_NODES = "all nodes of the launch, each once"
 
 
 def follow(
-    own: FollowerManifest, node: NodePlace, *, stop: StopRequest, run_ranks: Callable[[LaunchManifest], NodeEnd]
+    own: FollowerManifest,
+    node: NodePlace,
+    *,
+    stop: StopRequest,
+    run_ranks: Callable[[LaunchManifest, NodeWatch], NodeEnd],
 ) -> ExitCode:
     """Join node 0, run this node's ranks, and return the exit code that node 0 sends.
 
@@ -73,30 +78,41 @@ def follow(
     Raises:
         Refusal: If no rank is started, or node 0 sends no exit code.
     """
-    try:
-        print_line(f"node {node.rank} of {node.count}: connecting to node 0 at {node.host}:{node.port}")
+    where, minutes = f"{node.host}:{node.port}", JOIN_SECONDS / 60
+    print_line(f"node {node.rank} of {node.count}: connecting to node 0 at {where}, for up to {minutes:.0f} min")
+    with _refusing(stop):
         store = NodeStore(node, seconds=JOIN_SECONDS, stopped=stop.requested)
-        reply = _join(store, node, own, stop)
-    except MultiNodeError as error:
-        code = ExitCode.STOPPED if stop.requested() else ExitCode.INTERNAL
-        raise CONTEXT.refusal(found=error.found, expected=ALL_NODES, fix=error.fix, exit_code=code) from None
-    manifest = _launch_manifest(reply, node, store, own)
-    try:
-        end = run_ranks(manifest)
-    except Exception as error:  # noqa: BLE001 - node 0 must receive a report
-        print_line(str(outcome_of_error(error).message))
-        end = NodeEnd(ranks={}, kill_reason=None)
-    try:
-        store.put(report_of(node.rank), to_json(end))
-        code = ExitCode(store.wait_for(EXIT_CODE, seconds=EXIT_CODE_SECONDS))
-        _acknowledge(store, node)
-    except MultiNodeError as error:
-        raise CONTEXT.refusal(found=error.found, expected="the exit code of node 0", fix=error.fix) from None
+        _claim_place(store, node)
+    with NodeWatch(node, store) as watch:
+        with _refusing(stop):
+            reply = _join(store, watch, node, own, stop)
+        manifest = _accepted(reply, node, store, own)
+
+        def run() -> NodeEnd:
+            os.environ.update(write_launch_manifest(Path(os.environ[MANIFEST_VARIABLE]), manifest))
+            return run_ranks(manifest, watch)
+
+        end = watch.run_ranks(run, node.ranks(manifest.plan.hardware.world_size))
+        try:
+            store.put(report_of(node.rank), to_json(end))
+            code = ExitCode(store.wait_for(EXIT_CODE, seconds=EXIT_CODE_SECONDS))
+            _acknowledge(store, node)
+        except MultiNodeError as error:
+            raise CONTEXT.refusal(found=error.found, expected="the exit code of node 0", fix=error.fix) from None
     return code
 
 
-def _join(store: NodeStore, node: NodePlace, own: FollowerManifest, stop: StopRequest) -> JoinReply:
-    """Ask node 0 to join, and return its reply; a stop signal that comes before it is passed on to node 0."""
+@contextmanager
+def _refusing(stop: StopRequest) -> Iterator[None]:
+    """Turn an error of the nodes into the refusal of a launch that has no ranks yet."""
+    try:
+        yield
+    except MultiNodeError as error:
+        code = ExitCode.STOPPED if stop.requested() else error.exit_code
+        raise CONTEXT.refusal(found=error.found, expected=ALL_NODES, fix=error.fix, exit_code=code) from None
+
+
+def _claim_place(store: NodeStore, node: NodePlace) -> None:
     if not store.claim(f"node {node.rank}"):
         raise CONTEXT.refusal(
             found=f"another node {node.rank} has joined already",
@@ -104,35 +120,44 @@ def _join(store: NodeStore, node: NodePlace, own: FollowerManifest, stop: StopRe
             fix="start each node once (one task per node under SLURM), or all again with another --rdzv-id",
             exit_code=ExitCode.USAGE,
         )
-    sha256 = store.wait_for(RUN_MANIFEST_SHA256, seconds=JOIN_SECONDS, stopped=stop.requested)
-    sees_run = _sees_run(Path(own.run_folder), sha256, stop.requested)
-    request = JoinRequest(node=own, nnodes=node.count, sees_run=sees_run)
-    store.put(join_request_of(node.rank), to_json(request))
+
+
+def _join(store: NodeStore, watch: NodeWatch, node: NodePlace, own: FollowerManifest, stop: StopRequest) -> JoinReply:
+    """Ask node 0 to join, and return its reply; a stop signal that comes before it is passed on to node 0."""
+
+    def must_stop() -> bool:
+        failure = watch.failure()
+        if failure is not None and failure.node == 0:  # what happens to any other node, node 0 puts into its reply
+            raise MultiNodeError(failure.reason, READ_THAT_NODE, exit_code=ExitCode(failure.exit_code))
+        return stop.requested()
+
     try:
-        value = store.wait_for(JOIN_REPLY, seconds=JOIN_SECONDS, stopped=stop.requested)
-    except StopRequestedError:
+        sha256 = store.wait_for(RUN_MANIFEST_SHA256, seconds=JOIN_SECONDS, stopped=must_stop)
+        sees_run = _sees_run(Path(own.run_folder), sha256, must_stop)
+        if not must_stop():
+            store.put(join_request_of(node.rank), to_json(JoinRequest(node=own, nnodes=node.count, sees_run=sees_run)))
+        value = store.wait_for(JOIN_REPLY, seconds=JOIN_SECONDS, stopped=must_stop)
+    except MultiNodeError as error:
         with suppress(MultiNodeError):
-            store.put(STOP_REQUEST, True)  # noqa: FBT003 - a JSON value
+            if isinstance(error, StopRequestedError):
+                store.put(STOP_REQUEST, True)  # noqa: FBT003 - a JSON value
             _acknowledge(store, node)
         raise
     return read_join_reply(value, node.rank, own)
 
 
-def _launch_manifest(reply: JoinReply, node: NodePlace, store: NodeStore, own: FollowerManifest) -> LaunchManifest:
-    """Return the launch manifest with this machine's paths, once its ranks can read it too."""
+def _accepted(reply: JoinReply, node: NodePlace, store: NodeStore, own: FollowerManifest) -> LaunchManifest:
+    """Return the launch manifest with this machine's paths."""
     if reply.manifest is None:
         with suppress(MultiNodeError):
             _acknowledge(store, node)
-        code = ExitCode.STOPPED if reply.stopped else ExitCode.INTERNAL
         found, fix = f"node 0 does not start: {reply.refusal}", "fix what node 0 names, then start all nodes again"
-        raise CONTEXT.refusal(found=found, expected=ALL_NODES, fix=fix, exit_code=code)
+        raise CONTEXT.refusal(found=found, expected=ALL_NODES, fix=fix, exit_code=ExitCode(reply.exit_code))
     if reply.nnodes != node.count:
         found = f"node 0 was started with --nnodes {reply.nnodes}, this node with --nnodes {node.count}"
         fix = "start all nodes with the same --nnodes"
         raise CONTEXT.refusal(found=found, expected=ALL_NODES, fix=fix, exit_code=ExitCode.USAGE)
-    manifest = replace(reply.manifest, run_folder=own.run_folder, paths=own.paths)
-    os.environ |= write_launch_manifest(Path(os.environ[MANIFEST_VARIABLE]), manifest)
-    return manifest
+    return replace(reply.manifest, run_folder=own.run_folder, paths=own.paths)
 
 
 def _acknowledge(store: NodeStore, node: NodePlace) -> None:

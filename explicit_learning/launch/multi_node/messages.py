@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.errors import Refusal, found_text
+from explicit_learning.errors import ExitCode, Refusal, found_text
 from explicit_learning.files.typed_json import from_json, parsed, to_json
 from explicit_learning.launch.multi_node.nodes import MultiNodeError
 from explicit_learning.launch.outcomes import NodeEnd
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXIT_CODE",
+    "FAILURE",
     "JOIN_REPLY",
     "JOIN_SECONDS",
+    "REFUSAL_SECONDS",
     "REPORT_SECONDS",
     "RUN_MANIFEST_SHA256",
     "SAME_CODE",
@@ -26,12 +28,15 @@ __all__ = [
     "FollowerManifest",
     "JoinReply",
     "JoinRequest",
+    "NodeFailure",
+    "failure_of",
     "join_request_of",
     "read_join_reply",
     "read_join_request",
     "read_report",
     "receipt_of",
     "report_of",
+    "sign_of_life_of",
 ]
 
 GATE = "nodes"
@@ -40,9 +45,12 @@ RUN_MANIFEST_SHA256 = "hash of the run manifest"
 JOIN_REPLY = "launch manifest"
 STOP_REQUEST = "stop request"
 EXIT_CODE = "exit code"
+FAILURE = "failure of a node"
 # A scheduler starts nodes minutes apart; gates may hash for minutes on the one that has the slowest disk.
 JOIN_SECONDS = 600.0
-# Ranks that lost a peer fail in their next collective, and an agent gives its own 30 s.
+# What a launch that does not start waits until all nodes know.
+REFUSAL_SECONDS = 60.0
+# Ranks of all nodes end together, and an agent gives its own 30 s. A node that is lost is not waited for.
 REPORT_SECONDS = 120.0
 
 
@@ -59,6 +67,40 @@ def report_of(rank: int) -> str:
 def receipt_of(rank: int) -> str:
     """Return the key under which a node stores that it received what node 0 sent last."""
     return f"receipt of node {rank}"
+
+
+def sign_of_life_of(rank: int) -> str:
+    """Return the key of the number that a node counts up for as long as its launcher runs."""
+    return f"sign of life of node {rank}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFailure:
+    """What makes all nodes end their ranks.
+
+    Attributes:
+        node: The node that failed, or is lost.
+        reason: What happened, for people, with the node's name.
+        exit_code: The code with which a launch ends that never had ranks.
+        at_once: Whether ranks are killed: no other rank has anything to add, or somebody does not want to wait.
+    """
+
+    node: int
+    reason: str
+    exit_code: int
+    at_once: bool = False
+
+
+def failure_of(rank: int, error: BaseException) -> NodeFailure:
+    """Return what the other nodes learn of an error that ends a node's launch."""
+    if not isinstance(error, Refusal):
+        reason = f"node {rank}: {type(error).__name__}: {error}".splitlines()[0]
+        return NodeFailure(node=rank, reason=reason, exit_code=int(ExitCode.INTERNAL))
+    fault, *others = error.faults
+    where = " ".join(part for part in (fault.file, fault.pointer) if part)
+    reason = f"node {rank} is refused [{fault.gate}] {where + ': ' if where else ''}found {fault.found}"
+    reason += f", expected {fault.expected}" + (f" (and {len(others)} more faults)" if others else "")
+    return NodeFailure(node=rank, reason=reason, exit_code=int(error.exit_code))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +126,13 @@ class JoinReply:
         manifest: The launch manifest; ``None`` if no rank is started.
         nnodes: How many nodes node 0 expects.
         refusal: Why no rank is started.
-        stopped: Whether a stop request is the reason.
+        exit_code: The code with which all nodes then end.
     """
 
     manifest: LaunchManifest | None
     nnodes: int
     refusal: str | None = None
-    stopped: bool = False
+    exit_code: int = int(ExitCode.INTERNAL)
 
 
 def read_join_request(value: dict[str, Any], rank: int, manifest: LaunchManifest) -> JoinRequest:

@@ -50,19 +50,21 @@ class MultiNodeError(RuntimeError):
     Attributes:
         found: What is wrong, for the person who started the nodes.
         fix: What that person can do about it.
+        exit_code: The code with which all launchers end.
     """
 
-    def __init__(self, found: str, fix: str) -> None:
+    def __init__(self, found: str, fix: str, *, exit_code: ExitCode = ExitCode.INTERNAL) -> None:
         super().__init__(f"{found}: {fix}")
         self.found = found
         self.fix = fix
+        self.exit_code = exit_code
 
 
 class StopRequestedError(MultiNodeError):
     """A stop signal came to this node or another before any rank had started."""
 
     def __init__(self, found: str) -> None:
-        super().__init__(found, "run the same command again on all nodes")
+        super().__init__(found, "run the same command again on all nodes", exit_code=ExitCode.STOPPED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,11 @@ class NodePlace:
     rendezvous_id: str
     address: str
     interface: str
+
+    def ranks(self, world_size: int) -> range:
+        """Return this node's ranks among all: every node has as many."""
+        each = world_size // self.count
+        return range(self.rank * each, (self.rank + 1) * each)
 
     def variables(self) -> dict[str, str]:
         """Return the environment variable that carries this to the launcher (`inherited_node_place`)."""

@@ -22,7 +22,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined] # not in to
 from explicit_learning.launch.multi_node.nodes import MultiNodeError, StopRequestedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from explicit_learning.launch.multi_node.nodes import NodePlace
 
@@ -52,6 +52,7 @@ class NodeStore:
         """
         self._node = node
         self._address = f"{node.host}:{node.port}"
+        self._gone: str | None = None
         self._store = self._serve() if node.rank == 0 else self._connect(seconds, stopped)
 
     def _serve(self) -> TCPStore:
@@ -103,7 +104,15 @@ class NodeStore:
         Raises:
             MultiNodeError: If node 0 is gone.
         """
-        return int(self._ask(lambda: self._store.add(self._key(f"claim of {name}"), 1))) == 1
+        return self.add(f"claim of {name}", 1) == 1
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a number that begins at 0, and return the sum.
+
+        Raises:
+            MultiNodeError: If node 0 is gone.
+        """
+        return int(self._ask(lambda: self._store.add(self._key(key), amount)))
 
     def put(self, key: str, value: object) -> None:
         """Store a JSON value for the other nodes.
@@ -113,19 +122,22 @@ class NodeStore:
         """
         self._ask(lambda: self._store.set(self._key(key), json.dumps(value)))
 
-    def wait_for(self, key: str, *, seconds: float, stopped: Callable[[], bool] | None = None) -> Any:  # noqa: ANN401 - any JSON value
+    def wait_for(
+        self, key: str, *, seconds: float, since: float | None = None, stopped: Callable[[], bool] | None = None
+    ) -> Any:  # noqa: ANN401 - any JSON value
         """Wait until a node stores a value, and return it.
 
         Args:
             key: Its key.
             seconds: How long.
-            stopped: Whether to give up before that.
+            since: When that time began, in seconds of the monotonic clock; now by default.
+            stopped: Whether to give up before that; it may raise an error of its own.
 
         Raises:
             StopRequestedError: If ``stopped`` returns true before that.
             MultiNodeError: If it does not come, or if node 0 is gone.
         """
-        end = time.monotonic() + seconds
+        end = (time.monotonic() if since is None else since) + seconds
         while not self.exists(key):
             if stopped is not None and stopped():
                 raise StopRequestedError(f"a stop was requested while this node waited for the {key}")
@@ -133,6 +145,17 @@ class NodeStore:
                 raise MultiNodeError(f"the {key} did not arrive within {seconds:.0f} s", ALL_AGAIN)
             time.sleep(POLL_SECONDS)
         return json.loads(self._ask(lambda: self._store.get(self._key(key))))
+
+    def wait_for_all(self, keys: Iterable[str], *, seconds: float, stopped: Callable[[], bool] | None = None) -> None:
+        """Wait until nodes have stored a value under each key.
+
+        Raises:
+            StopRequestedError: If ``stopped`` returns true before that.
+            MultiNodeError: If one does not come within ``seconds`` for all together, or if node 0 is gone.
+        """
+        since = time.monotonic()
+        for key in keys:
+            self.wait_for(key, seconds=seconds, since=since, stopped=stopped)
 
     def exists(self, key: str) -> bool:
         """Return whether a node has stored a value.
@@ -147,8 +170,10 @@ class NodeStore:
 
         If node 0's machine, or the network to it, fails without closing the connection, torch waits as long as the
         kernel sends again, a quarter of an hour, and handles no signal meanwhile: so a thread waits for it, which is
-        left behind.
+        left behind. Once node 0 is gone, it is not asked again.
         """
+        if self._gone is not None:
+            raise MultiNodeError(self._gone, ALL_AGAIN)
         answers: SimpleQueue[tuple[Any, RuntimeError | None]] = SimpleQueue()
 
         def ask() -> None:
@@ -161,10 +186,11 @@ class NodeStore:
         try:
             answer, error = answers.get(timeout=ANSWER_SECONDS)
         except Empty:
-            found = f"node 0 is gone (no answer from {self._address} for {ANSWER_SECONDS:.0f} s)"
-            raise MultiNodeError(found, ALL_AGAIN) from None
+            self._gone = f"node 0 is gone (no answer from {self._address} for {ANSWER_SECONDS:.0f} s)"
+            raise MultiNodeError(self._gone, ALL_AGAIN) from None
         if error is not None:
-            raise MultiNodeError(f"node 0 is gone ({str(error).splitlines()[0]})", ALL_AGAIN)
+            self._gone = f"node 0 is gone ({str(error).splitlines()[0]})"
+            raise MultiNodeError(self._gone, ALL_AGAIN)
         return answer
 
     def _key(self, key: str) -> str:

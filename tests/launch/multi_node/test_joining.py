@@ -80,11 +80,11 @@ class Started:
 def start(plan: Path, tmp_path: Path, port: int) -> Iterator[Callable[..., Started]]:
     started: list[Started] = []
 
-    def node(rank: int, *, nnodes: int = 3) -> Started:
+    def node(rank: int, *, nnodes: int = 3, out: Path = tmp_path / "run") -> Started:
         log = tmp_path / f"{len(started)}.log"
         nodes = ["--nnodes", str(nnodes), "--node-rank", str(rank), "--rdzv-id", "joining"]
         nodes += ["--rdzv-endpoint", f"127.0.0.1:{port}"]
-        started.append(Started(log, plan, tmp_path / "run", nodes))
+        started.append(Started(log, plan, out, nodes))
         return started[-1]
 
     yield node
@@ -141,10 +141,24 @@ def test_a_node_0_that_answers_no_longer(start: Callable[..., Started]) -> None:
 
 
 def test_a_node_that_was_started_with_another_nnodes(start: Callable[..., Started]) -> None:
-    nodes = [start(0), start(1, nnodes=2)]
+    nodes = [start(0, nnodes=2), start(1, nnodes=3)]
     assert [node.code() for node in nodes] == [ExitCode.INTERNAL, ExitCode.INTERNAL]
     for node in nodes:
-        assert "node 1 was started with --nnodes 2, node 0 with --nnodes 3" in node.printed()
+        assert "node 1 was started with --nnodes 3, node 0 with --nnodes 2" in node.printed()
+
+
+@pytest.mark.parametrize("refused", [0, 1])
+def test_a_node_that_is_refused_ends_all_with_its_code(
+    start: Callable[..., Started], tmp_path: Path, refused: int
+) -> None:
+    obstacle = tmp_path / "obstacle"  # a file where that node's run folder belongs
+    obstacle.write_text("")
+    first = start(refused, nnodes=2, out=obstacle)
+    first.wait_for(f"node {refused} of 2 does not start: telling the others, for up to 60 s")
+    second = start(1 - refused, nnodes=2)
+    assert [first.code(), second.code()] == [ExitCode.OUTPUT, ExitCode.OUTPUT]
+    assert f"node {refused} is refused [" in second.printed()
+    assert str(obstacle) in second.printed()
 
 
 def test_a_node_that_sees_another_run_folder(start: Callable[..., Started], tmp_path: Path) -> None:

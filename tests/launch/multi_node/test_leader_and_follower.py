@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-import shutil
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from explicit_learning.launch.multi_node.watch import NodeWatch
     from explicit_learning.rundir.launch_manifest import LaunchManifest
 
 pytestmark = pytest.mark.slow  # imports torch
@@ -59,14 +61,17 @@ def ended(rank: int, message: str | None = None) -> NodeEnd:
     return NodeEnd(ranks={str(rank): end}, kill_reason=None)
 
 
+def completes(_manifest: LaunchManifest, _watch: NodeWatch) -> NodeEnd:
+    return ended(0)
+
+
 class Pair:
     """A prepared run, its launch manifest, and the places of two nodes."""
 
     def __init__(self, folder: Path) -> None:
         run = Run.of(folder / "run", plan_document())
-        run.prepare()
+        run.prepare(record=False)
         self.folder, self.manifest = folder, run.launch_manifest()
-        shutil.rmtree(folder / "run" / "launches")  # here node 0 writes it
         with closing(socket.create_server(("127.0.0.1", 0))) as free:
             port = int(free.getsockname()[1])
         self.place = NodePlace(
@@ -83,17 +88,19 @@ class Pair:
         )
         return replace(node, **changes)
 
-    def lead(self, code: ExitCode) -> list[NodeEnd]:
+    def lead(
+        self, code: ExitCode, run_ranks: Callable[[LaunchManifest, NodeWatch], NodeEnd] = completes
+    ) -> list[NodeEnd]:
         from explicit_learning.launch.multi_node.leader import Leader
 
         leader = Leader(self.place, stop=StopRequest())
         try:
-            return leader.run(self.manifest, lambda _: ended(0))
+            return leader.run(self.manifest, run_ranks)
         finally:
             leader.send_exit_code(code)
 
     def follow(
-        self, joining: FollowerManifest, run_ranks: Callable[[LaunchManifest], NodeEnd], *, count: int = 2
+        self, joining: FollowerManifest, run_ranks: Callable[[LaunchManifest, NodeWatch], NodeEnd], *, count: int = 2
     ) -> ExitCode:
         from explicit_learning.launch.multi_node.follower import follow
 
@@ -114,7 +121,7 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
 def test_the_follower_gets_the_manifest_and_the_exit_code_and_sends_its_ends(pair: Pair) -> None:
     seen: list[LaunchManifest] = []
 
-    def run_ranks(manifest: LaunchManifest) -> NodeEnd:
+    def run_ranks(manifest: LaunchManifest, _: NodeWatch) -> NodeEnd:
         seen.append(manifest)
         return ended(1, "at a checkpoint")
 
@@ -128,7 +135,7 @@ def test_the_follower_gets_the_manifest_and_the_exit_code_and_sends_its_ends(pai
     assert launch.start.nodes == (MACHINE, MACHINE)
 
 
-def never(_: LaunchManifest) -> NodeEnd:
+def never(_manifest: LaunchManifest, _watch: NodeWatch) -> NodeEnd:
     raise AssertionError("no rank is started")
 
 
@@ -171,7 +178,7 @@ def test_a_request_of_another_form_is_answered_with_the_reason(pair: Pair, chang
         with pytest.raises(MultiNodeError) as refused:
             leading.result()
     assert found in reply["refusal"]
-    assert reply == {"manifest": None, "nnodes": 2, "refusal": str(refused.value), "stopped": False}
+    assert reply == {"manifest": None, "nnodes": 2, "refusal": str(refused.value), "exit_code": 70}
 
 
 @pytest.mark.parametrize("accepts", [False, True])
@@ -231,11 +238,48 @@ def test_a_follower_that_expects_another_number_of_nodes_is_refused(pair: Pair) 
             leading.result()
 
 
-def test_a_follower_whose_ranks_cannot_start_reports_no_ranks(pair: Pair) -> None:
-    def fails(_: LaunchManifest) -> NodeEnd:
-        raise RuntimeError("no rendezvous")
+def test_a_node_whose_ranks_cannot_start_reports_why_and_the_other_learns_it_at_once(pair: Pair) -> None:
+    told: list[str] = []
 
+    def fails(_manifest: LaunchManifest, _watch: NodeWatch) -> NodeEnd:
+        raise OSError(errno.ENOSPC, "No space left on device", "launch.json")
+
+    def waits(_: LaunchManifest, watch: NodeWatch) -> NodeEnd:
+        end = time.monotonic() + 30
+        while (failure := watch.failure()) is None:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        told.append(failure.reason)
+        return NodeEnd(ranks={}, kill_reason=None)
+
+    for launch_id, at_0, at_1 in (("launch-1", waits, fails), ("launch-2", fails, waits)):
+        pair.manifest = replace(pair.manifest, launch_id=launch_id)
+        with ThreadPoolExecutor() as pool:
+            leading = pool.submit(pair.lead, ExitCode.IO, at_0)
+            assert pair.follow(pair.joining(), at_1) == ExitCode.IO
+            ends = leading.result()
+        rank = "1" if at_1 is fails else "0"
+        [end] = [end.ranks[rank] for end in ends if end.ranks]
+        assert end.outcome is not None
+        assert (end.exit_code, end.failed_first, end.outcome.code) == (74, True, ExitCode.IO)
+        assert (end.outcome.message or "").startswith("disk full: [Errno 28] No space left on device: 'launch.json'")
+        reason = "its ranks could not be run (OSError: [Errno 28] No space left on device: 'launch.json')"
+        assert told.pop() == f"node {rank}: {reason}"
+
+
+def test_a_leader_that_cannot_record_the_nodes_refuses_them_with_its_code(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from explicit_learning.launch.multi_node import leader
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "events.jsonl")
+
+    monkeypatch.setattr(leader, "record_start", full)
     with ThreadPoolExecutor() as pool:
-        ends = pool.submit(pair.lead, ExitCode.INTERNAL)
-        assert pair.follow(pair.joining(), fails) == ExitCode.INTERNAL
-        assert ends.result() == [ended(0), NodeEnd(ranks={}, kill_reason=None)]
+        leading = pool.submit(pair.lead, ExitCode.IO)
+        with pytest.raises(Refusal, match=r"node 0 does not start: OSError: \[Errno 28\]") as refused:
+            pair.follow(pair.joining(), never)
+        with pytest.raises(OSError, match=r"events\.jsonl"):
+            leading.result()
+    assert refused.value.exit_code == ExitCode.IO
