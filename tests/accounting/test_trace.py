@@ -159,7 +159,7 @@ def test_a_pipe_in_place_of_a_trace_is_refused_and_not_waited_for(tmp_path: Path
     (tmp_path / FILE).parent.mkdir(parents=True)
     os.mkfifo(tmp_path / FILE)
     with pytest.raises(Refusal) as caught:
-        Trace.open(tmp_path, binding, running_commit=COMMIT)
+        Trace.open(tmp_path, binding, arm=ARM, running_commit=COMMIT)
     (fault,) = caught.value.faults
     assert (fault.file, fault.found, fault.exit_code) == (str(tmp_path / FILE), "a pipe", ExitCode.CONTRACT)
     assert fault.fix.startswith("restore the run directory from a copy")
