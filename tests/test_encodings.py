@@ -40,6 +40,7 @@ def test_no_text_is_read_in_the_locales_encoding(source: Path) -> None:
     assert [call.lineno for call in calls(source) if in_the_locales_encoding(call)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("locale", ["C", "POSIX"])
 def test_freezing_and_checking_in_an_ascii_locale(tmp_path: Path, locale: str) -> None:
     environment = os.environ | {"LC_ALL": locale, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

@@ -74,38 +74,36 @@ def test_a_plan_is_not_written_over_an_input(place: Path, out: str, found: str) 
     assert contents(place) == before
 
 
-@pytest.mark.parametrize(
-    "out", ["model", "model/run", "data/run", "data", "link/run", "adapter/a/b", ".", "prompt.txt"]
-)
-def test_a_run_is_not_written_into_or_around_an_input(place: Path, out: str) -> None:
+def test_a_run_is_not_written_into_or_around_an_input(place: Path) -> None:
     file = place / "draft.json"
     freeze(json.loads(file.read_text()), file=file, out=place / "plans" / "plan.json", count_sft=no_sft)
     before = contents(place)
     document = read_plan(place / "plans" / "plan.json")
-    faults = [fault for fault in check_plan(document, out=place / out).faults if fault.gate == "output"]
-    assert [(fault.file, fault.exit_code) for fault in faults] == [(str(place / out), 73)]
-    assert "choose another place (--out)" in faults[0].fix
+    for out in ("model", "model/run", "data/run", "data", "link/run", "adapter/a/b", ".", "prompt.txt"):
+        faults = [fault for fault in check_plan(document, out=place / out).faults if fault.gate == "output"]
+        assert [(fault.file, fault.exit_code) for fault in faults] == [(str(place / out), 73)]
+        assert "choose another place (--out)" in faults[0].fix
+        assert main(["smoke", str(place / "plans" / "plan.json"), "--out", str(place / out)]) == 73
     for good in ("run", "plans/run", "model-2", "data.run"):
         assert output_faults(place / good, inputs_of_plan(document), option="--out") == []
-    assert main(["smoke", str(place / "plans" / "plan.json"), "--out", str(place / out)]) == 73
     assert contents(place) == before
 
 
-@pytest.mark.parametrize("cache", ["model", "model/cache", "data/images", "adapter/a/b", "prompt.txt", "link"])
-def test_decoded_images_are_not_kept_in_an_input(place: Path, monkeypatch: pytest.MonkeyPatch, cache: str) -> None:
+def test_decoded_images_are_not_kept_in_an_input(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each file in a model's folder belongs to its identity."""
     file, plan = place / "draft.json", place / "plan.json"
     monkeypatch.setenv(CACHE_VARIABLE, str(place))  # around all of it, there is no harm
     freeze(json.loads(file.read_text()), file=file, out=plan, count_sft=no_sft)
-    monkeypatch.setenv(CACHE_VARIABLE, str(place / cache))
     before = contents(place)
-    with pytest.raises(Refusal) as caught:
-        freeze(json.loads(file.read_text()), file=file, out=plan, count_sft=no_sft)
-    checked = check_plan(read_plan(plan), out=place / "run")
-    (fault,) = [fault for fault in checked.faults if fault.gate == "output"]
-    assert caught.value.faults == (fault,)
-    assert (fault.exit_code, fault.fix) == (73, f"choose another place ({CACHE_VARIABLE})")
-    assert checked.not_checked == ("anything that the plan names",)
+    for cache in ("model", "model/cache", "data/images", "adapter/a/b", "prompt.txt", "link"):
+        monkeypatch.setenv(CACHE_VARIABLE, str(place / cache))
+        with pytest.raises(Refusal) as caught:
+            freeze(json.loads(file.read_text()), file=file, out=plan, count_sft=no_sft)
+        checked = check_plan(read_plan(plan), out=place / "run")
+        (fault,) = [fault for fault in checked.faults if fault.gate == "output"]
+        assert caught.value.faults == (fault,)
+        assert (fault.exit_code, fault.fix) == (73, f"choose another place ({CACHE_VARIABLE})")
+        assert checked.not_checked == ("anything that the plan names",)
     assert contents(place) == before
 
 

@@ -15,6 +15,10 @@ from explicit_learning.training.guarded_loader import GuardedCollator, GuardedRo
 CONTEXT = Context(gate="data", fix="restore it", exit_code=ExitCode.IO)
 
 
+# A loader that ends with an error gives its worker 5 s to end.
+WORKERS = [0, pytest.param(1, marks=pytest.mark.slow)]
+
+
 class NotPicklableError(Exception):
     def __init__(self, one: int, two: int) -> None:
         super().__init__(f"{one} and {two}")
@@ -49,7 +53,7 @@ def batches(rows: Any, collate: Any, workers: int) -> list[list[int]]:
     return list(batches_or_error(iter(loader)))
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize(("error", "kind", "text", "code"), ERRORS)
 def test_an_error_of_a_row(error: Exception, kind: type[Exception], text: str, code: int, workers: int) -> None:
     with pytest.raises(kind) as raised:
@@ -60,7 +64,7 @@ def test_an_error_of_a_row(error: Exception, kind: type[Exception], text: str, c
     assert any("in __getitem__" in note for note in raised.value.__notes__)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", WORKERS)
 def test_an_error_of_the_collator(workers: int) -> None:
     def collate(rows: list[int]) -> list[int]:
         if 5 in rows:
