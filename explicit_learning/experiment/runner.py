@@ -19,7 +19,7 @@ from explicit_learning.experiment.record import claim_folder
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.progress import say
 from explicit_learning.freeze.draft_data import write_digits
-from explicit_learning.freeze.freezing import freeze
+from explicit_learning.freeze.freezing import draft_faults, freeze
 from explicit_learning.inputs.outputs import inputs_of_draft, output_faults
 from explicit_learning.plan.reading import read_plan
 from explicit_learning.rundir import layout
@@ -28,6 +28,7 @@ from explicit_learning.rundir.run_manifest import read_run_manifest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from explicit_learning.errors import Fault
     from explicit_learning.experiment.document import Experiment, Stage
     from explicit_learning.inputs.sft_pass import SftPass
     from explicit_learning.launch.signals import StopRequest
@@ -36,6 +37,7 @@ __all__ = [
     "RunOfStage",
     "freeze_stage",
     "require_comparable",
+    "require_sound_drafts",
     "run_experiment",
     "run_stage",
     "stage_folder",
@@ -109,15 +111,63 @@ def freeze_stage(
         Refusal: With everything that is wrong with the draft, or with a plan that exists.
     """
     folder = stage_folder(out, experiment, stage.arm, seed)
-    file = out / "plans" / f"{folder.name}.json"
+    file = _plan_file(out, folder)
     if file.is_file():
         plan = _kept_plan(file, {"arm": stage.arm, "seed": seed, "run_id": folder.name})
     else:
-        draft = stage.draft | {"data": {"manifest": str(manifest.resolve())}, "seed": seed, "run_id": folder.name}
+        draft = _draft_of_run(stage, seed, manifest, folder)
         if initial_adapter is not None:
             draft["initial_adapter"] = {"path": str(initial_adapter.resolve())}
         plan, _ = freeze(draft, file=stage.file, out=file, count_sft=count_sft)  # `el run` prints the warnings
     return RunOfStage(arm=stage.arm, seed=seed, plan_file=file, plan=plan, folder=folder)
+
+
+def _plan_file(out: Path, folder: Path) -> Path:
+    return out / "plans" / f"{folder.name}.json"
+
+
+def _draft_of_run(stage: Stage, seed: int, manifest: Path, folder: Path) -> dict[str, Any]:
+    return stage.draft | {"data": {"manifest": str(manifest.resolve())}, "seed": seed, "run_id": folder.name}
+
+
+def require_sound_drafts(
+    experiment: Experiment,
+    *,
+    out: Path,
+    manifest: Path,
+    count_sft: Callable[[Path, str, Path, dict[str, Any]], SftPass],
+) -> None:
+    """Refuse what is wrong with later drafts before the first SFT stage trains for hours.
+
+    Looked at are the drafts of the first seed whose plans are not frozen yet; RL drafts without the adapter that the
+    SFT stage is going to make, whose LoRA block is compared with theirs.
+
+    Raises:
+        Refusal: With everything that is wrong with any of them.
+    """
+    faults: list[Fault] = []
+    made_by = next(stage for stage in experiment.sft if stage.arm == experiment.initial_adapter_from)
+    for stage in (*experiment.sft[1:], *experiment.rl):
+        folder = stage_folder(out, experiment, stage.arm, experiment.seeds[0])
+        file = _plan_file(out, folder)
+        if file.is_file():
+            continue
+        draft = _draft_of_run(stage, experiment.seeds[0], manifest, folder)
+        draft.pop("initial_adapter", None)  # the experiment's own takes its place
+        faults += draft_faults(draft, file=stage.file, out=file, count_sft=count_sft)
+        faults += [
+            CONTEXT.fault(
+                file=stage.file,
+                pointer=f"/lora/{name}",
+                found=found_text(stage.filled["lora"][name]),
+                expected=f"{found_text(made_by.filled['lora'][name])}, as in the SFT draft {made_by.file}",
+                fix="write the same lora block in both drafts",
+            )
+            for name in ("rank", "alpha")
+            if stage in experiment.rl and stage.filled["lora"][name] != made_by.filled["lora"][name]
+        ]
+    if faults:
+        raise Refusal(dict.fromkeys(faults))
 
 
 def _kept_plan(file: Path, wanted: dict[str, Any]) -> dict[str, Any]:
@@ -210,6 +260,7 @@ def run_experiment(
             raise Refusal(faults)
     claim_folder(experiment, out)
     manifest = data_of(experiment, out)
+    require_sound_drafts(experiment, out=out, manifest=manifest, count_sft=count_sft)
     runs: list[RunOfStage] = []
     for seed in experiment.seeds:
         adapter: Path | None = None

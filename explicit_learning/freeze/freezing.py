@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from explicit_learning.inputs.named import Inputs
     from explicit_learning.inputs.sft_pass import SftPass
 
-__all__ = ["freeze", "read_draft"]
+__all__ = ["draft_faults", "freeze", "read_draft"]
 
 CONTEXT = Context(gate="draft")
 OUTPUT = Context(gate="output", exit_code=ExitCode.OUTPUT)
@@ -90,6 +90,43 @@ def freeze(
     Raises:
         Refusal: With everything that is wrong; nothing is written then.
     """
+    arm, filled, inputs = _sound_draft(draft, file, out)
+    with drafted_data(draft["data"], arm, base=file.resolve().parent, out=out, file=str(file)) as data:
+        plan, noticed = _frozen_plan(filled, arm, inputs, data, file=file, out=out, count_sft=count_sft)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_json(out, plan)
+    except OSError as error:
+        raise Refusal(write_fault(error, out)) from None
+    return plan, [*warnings(plan), *noticed]
+
+
+def draft_faults(
+    draft: dict[str, Any],
+    *,
+    file: Path,
+    out: Path,
+    count_sft: Callable[[Path, str, Path, dict[str, Any]], SftPass],
+) -> list[Fault]:
+    """Return why a draft that names a dataset would not become a plan; nothing is written.
+
+    The arguments are those of `freeze`. That an RL draft names no initial adapter is no fault: that may not exist yet.
+    """
+    try:
+        arm, filled, inputs = _sound_draft(draft, file, out)
+        with drafted_data(draft["data"], arm, base=file.resolve().parent, out=out, file=str(file)) as data:
+            _frozen_plan(filled, arm, inputs, data, file=file, out=out, count_sft=count_sft)
+    except Refusal as refusal:
+        return [fault for fault in refusal.faults if fault.pointer != "/initial_adapter"]
+    return []
+
+
+def _sound_draft(draft: dict[str, Any], file: Path, out: Path) -> tuple[Arm, dict[str, Any], Inputs]:
+    """Return a draft's arm, the draft with every default, and what it names beside its data.
+
+    Raises:
+        Refusal: With everything that is wrong with these and with the place of the plan.
+    """
     if overlap := cache_faults(inputs_of_draft(draft, file)):
         raise Refusal(overlap)
     faults = validate(draft, "draft", gate=CONTEXT.gate, file=str(file))
@@ -107,14 +144,7 @@ def freeze(
     faults += [*inputs.faults, *code_faults(), *_output_faults(out, inputs_of_draft(draft, file))]
     if faults or arm is None or inputs.model is None or inputs.prompt is None:
         raise Refusal(faults)
-    with drafted_data(draft["data"], arm, base=file.resolve().parent, out=out, file=str(file)) as data:
-        plan, noticed = _frozen_plan(filled, arm, inputs, data, file=file, out=out, count_sft=count_sft)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_json(out, plan)
-    except OSError as error:
-        raise Refusal(write_fault(error, out)) from None
-    return plan, [*warnings(plan), *noticed]
+    return arm, filled, inputs
 
 
 def _frozen_plan(

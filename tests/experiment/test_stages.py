@@ -11,14 +11,18 @@ import pytest
 from explicit_learning.completion.lifecycle import after_ranks
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.experiment.document import read_experiment
-from explicit_learning.experiment.runner import RunOfStage, freeze_stage
+from explicit_learning.experiment.runner import RunOfStage, freeze_stage, require_sound_drafts
 from explicit_learning.files.resources import ASSETS, PLANS
+from explicit_learning.freeze.draft import fill_defaults
 from explicit_learning.plan.reading import FROZEN, frozen_config_sha256, read_plan
 from tests.support.finished_run import Run, plan_document
 from tests.support.plans import PLAN, plan_with
+from tests.support.sft_count import count_light
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from explicit_learning.experiment.document import Stage
 
 DEMO = read_experiment(PLANS / "demo" / "experiment.json")
 OWN = plan_with({"/arm": "answer_grpo", "/seed": 0, "/run_id": "answer_grpo"})
@@ -120,3 +124,51 @@ def test_a_marker_that_the_manifest_does_not_name_is_refused(tmp_path: Path) -> 
     (run.folder / "training-complete.json").write_text("{}")
     with pytest.raises(Refusal, match="a complete run of marker"):
         _ = stage_of(run).is_complete
+
+
+SECOND = PLANS / "demo" / "sft_answer.json"
+SECOND_SFT = replace(DEMO.sft[0], arm="sft_answer", file=SECOND, draft=json.loads(SECOND.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("arm", "change", "pointer"),
+    [
+        ("answer_grpo", {"generation": {"temperature": 1e-39}}, "/generation/temperature"),
+        ("answer_grpo", {"lora": {"rank": 4, "alpha": 8}}, "/lora/rank"),
+        (
+            "evi_po",
+            {"optimisation": {"max_steps": 1, "per_device_batch_size": 2, "save_interval": 1}},
+            "/optimisation/per_device_batch_size",
+        ),
+        ("sft_answer", {"budget": {"max_sft_loss_tokens": 1}}, "/budget/max_sft_loss_tokens"),
+    ],
+)
+def test_what_is_wrong_with_a_later_draft_is_refused_before_anything_is_trained(
+    tmp_path: Path, digits_manifest: Path, arm: str, change: dict[str, Any], pointer: str
+) -> None:
+    def changed(stage: Stage) -> Stage:
+        draft = {
+            name: value | change.get(name, {}) if isinstance(value, dict) else value
+            for name, value in stage.draft.items()
+        }
+        draft |= {name: value for name, value in change.items() if name not in stage.draft}
+        return replace(stage, draft=draft, filled=fill_defaults(draft)[0]) if stage.arm == arm else stage
+
+    experiment = replace(
+        DEMO,
+        data={"manifest": str(digits_manifest)},
+        sft=(*DEMO.sft, changed(SECOND_SFT)),
+        rl=tuple(changed(stage) for stage in DEMO.rl if stage.arm in {"answer_grpo", "evi_po"}),
+    )
+    with pytest.raises(Refusal) as caught:
+        require_sound_drafts(experiment, out=tmp_path / "out", manifest=digits_manifest, count_sft=count_light)
+    file = next(stage.file for stage in (*experiment.sft, *experiment.rl) if stage.arm == arm)
+    assert pointer in {fault.pointer for fault in caught.value.faults}
+    assert {fault.file for fault in caught.value.faults} == {str(file)}
+    assert not (tmp_path / "out").exists()
+
+
+def test_sound_drafts_are_left_to_be_frozen(tmp_path: Path, digits_manifest: Path) -> None:
+    experiment = replace(DEMO, data={"manifest": str(digits_manifest)}, rl=DEMO.rl[:2])
+    require_sound_drafts(experiment, out=tmp_path / "out", manifest=digits_manifest, count_sft=count_light)
+    assert not (tmp_path / "out").exists()
