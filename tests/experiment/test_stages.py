@@ -126,6 +126,7 @@ def test_a_marker_that_the_manifest_does_not_name_is_refused(tmp_path: Path) -> 
         _ = stage_of(run).is_complete
 
 
+TWO_ROWS = {"max_steps": 1, "per_device_batch_size": 2, "save_interval": 1}
 SECOND = PLANS / "demo" / "sft_answer.json"
 SECOND_SFT = replace(DEMO.sft[0], arm="sft_answer", file=SECOND, draft=json.loads(SECOND.read_text()))
 
