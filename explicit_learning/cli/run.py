@@ -69,7 +69,9 @@ def _launch(args: argparse.Namespace, node: NodePlace | None) -> Path:
     plan = document.plan
     folder = args.out if args.out or plan is None else default_run_folder(plan.run_id)
     nodes = node.count if node else 1
-    checked = check_plan(document, out=folder, nodes=nodes, accept_changes=args.accept_changes)
+    checked = check_plan(
+        document, out=folder, nodes=nodes, node=node.rank if node else 0, accept_changes=args.accept_changes
+    )
     if plan is None or folder is None or checked.faults:
         print_not_checked(checked.not_checked)
         raise Refusal(checked.faults)

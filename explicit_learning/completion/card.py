@@ -51,7 +51,7 @@ def model_card(finished: FinishedRun, counts: Counts, compute: Compute) -> str:
         "this adapter's tensors": finished.adapter_tensors_sha256,
         "environment lock": plan.environment_lock_sha256,
         "code commit, frozen": _commit(plan.code_commit, dirty=plan.code_dirty),
-        "code commit, running": _commit(code.commit, dirty=code.dirty),
+        "code commit, of the last launch": _commit(code.commit, dirty=code.dirty),
         "files of that code": code.files_sha256,
     }
     counted = to_json(counts) | {name: getattr(compute, name) for name in COMPUTED}
@@ -68,7 +68,7 @@ A LoRA adapter (rank {plan.lora.rank}, alpha {plan.lora.alpha:g}) for `{_base_na
 ## Make it again
 
 `plan.json` lies in the run directory that this adapter comes from. With the files that it names beside it, in a
-checkout of commit `{code.commit}`:
+checkout of commit `{code.commit}`:{_other_code(finished.launches)}
 
     python entrypoint.py plan.json
 
@@ -125,6 +125,10 @@ def _made_on(launches: Sequence[Launch]) -> str:
         for number, machine in enumerate(machines)
     }
     text = _table(("machine: launches", "what"), rows)
+    for launch in launches:
+        for change in launch.start.accepted_changes:
+            what = f"{change.now}, where it was {change.before}"
+            text += f"\n\nLaunch {launch.start.number} accepted `{change.pointer}`: {what} (`--accept-changes`)."
     if not (found := differences(machines)):
         return text
     columns = " | ".join(str(number) for number in range(len(machines)))
@@ -139,18 +143,33 @@ def _launches_on(machine: Machine, launches: Sequence[Launch]) -> list[str]:
     return [f"launch {start.number} from step {start.step}" for start in starts]
 
 
+def _other_code(launches: Sequence[Launch]) -> str:
+    """Return a caveat if that commit alone is not the code of every launch."""
+    last = launches[-1].start.nodes[0].code
+    other = [launch.start.number for launch in launches if any(node.code != last for node in launch.start.nodes)]
+    texts = ["The last launch ran with changes that are in no commit."] if last.dirty else []
+    if other:
+        texts.append(f"Launches of other code: {', '.join(map(str, other))}; see *Made on*.")
+    return f"\n\n{' '.join(texts)}" if texts else ""
+
+
 def _machine(machine: Machine) -> str:
     hardware, libraries = machine.platform.hardware, machine.platform.libraries
     cpu = hardware["cpu"]
     parts = [
         f"image {_image(machine.image) or 'none'}",
         f"CPU {cpu['model']} ({cpu['architecture']})",
-        f"GPUs {', '.join(machine.platform.gpus) or 'none'}",
+        f"GPUs {', '.join(_gpus(machine)) or 'none'}",
         f"driver {hardware['nvidia'].get('driver_version', 'none')}",
         f"torch {libraries.get('torch', 'none')}",
         f"code {_commit(machine.code.commit, dirty=machine.code.dirty)}",
     ]
     return _cell("; ".join(parts))
+
+
+def _gpus(machine: Machine) -> list[str]:
+    names = {gpu["uuid"]: gpu["name"] for gpu in machine.platform.hardware["nvidia"]["gpus"]}
+    return [f"{names.get(uuid, 'unknown')} ({uuid})" for uuid in machine.platform.gpus]
 
 
 def _cell(text: str) -> str:

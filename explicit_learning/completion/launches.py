@@ -22,7 +22,7 @@ from explicit_learning.rundir.launches import (
 from explicit_learning.rundir.layout import step_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from explicit_learning.errors import ExitCode, Fault
@@ -55,6 +55,7 @@ def record_start(manifest: LaunchManifest, others: Sequence[Machine] = ()) -> No
             launch_id=manifest.launch_id,
             number=len(earlier),
             previous_sha256=earlier[-1].start_sha256 if earlier else None,
+            previous_end_sha256=earlier[-1].end_sha256 if earlier else None,
             run_manifest_sha256=manifest.run_manifest_sha256,
             checkpoint=manifest.resume_checkpoint,
             step=step_of(manifest.resume_checkpoint or "") or 0,
@@ -63,16 +64,21 @@ def record_start(manifest: LaunchManifest, others: Sequence[Machine] = ()) -> No
         ),
     )
     if earlier:
-        _say_differences("this launch differs from the one before", earlier[-1].start.nodes[0], machine)
+        what, before = "this launch differs from the one before", earlier[-1].start.nodes[0]
+        _say_differences(what, before, machine, there="was", deciding=_deciding(manifest, before, machine))
     for rank, other in enumerate(others, 1):
-        _say_differences(f"node {rank} differs from node 0", machine, other)
+        what = f"node {rank} differs from node 0"
+        _say_differences(what, machine, other, there="there", deciding=_deciding(manifest, machine, other))
 
 
 def node_changes(manifest: LaunchManifest, other: Machine, rank: int) -> list[Change]:
     """Return what decides numbers and is not the same on node 0 and another node; pointers name the node."""
-    hardware, determinism = manifest.plan.hardware, manifest.plan.determinism
-    found = deciding_changes(manifest.machine.platform, other.platform, hardware, determinism=determinism)
+    found = _deciding(manifest, manifest.machine, other)
     return [Change(pointer=f"/nodes/{rank}{each.pointer}", before=each.before, now=each.now) for each in found]
+
+
+def _deciding(manifest: LaunchManifest, before: Machine, now: Machine) -> list[Change]:
+    return deciding_changes(before.platform, now.platform, manifest.plan.hardware)
 
 
 def record_end(
@@ -136,7 +142,8 @@ def launch_entries(launches: Sequence[Launch], *, steps: int, measured: int) -> 
         measured: Launches that reported their memory and time.
     """
     machines = machines_of(launches)
-    ends = [launch.start.step for launch in launches[1:]] + [steps]
+    begun = [*(launch.start.step for launch in launches[1:]), steps]
+    ends = [max(launch.start.step, min(begun[number:])) for number, launch in enumerate(launches)]
     return Launches(
         records=tuple(
             LaunchEntry(
@@ -164,16 +171,20 @@ def differences(machines: Sequence[Machine]) -> tuple[Difference, ...]:
     return tuple(Difference(pointer=place, values=values) for place, values in found if len(set(values)) > 1)
 
 
-def _say_differences(what: str, before: Machine, now: Machine) -> None:
-    found = differences((before, now))
-    for each in found[:SHOWN]:
-        say(f"{what}: {each.pointer} is {each.values[1]}, was {each.values[0]}")
-    if len(found) > SHOWN:
-        say(f"{what} in {len(found) - SHOWN} more places")
+def _say_differences(what: str, before: Machine, now: Machine, *, there: str, deciding: Iterable[Change]) -> None:
+    """Say what differs; what decides numbers comes first and is never left out."""
+    first = {change.pointer for change in deciding}
+    found = sorted(differences((before, now)), key=lambda each: each.pointer not in first)
+    shown = max(SHOWN, len(first))
+    for each in found[:shown]:
+        note = " (this decides numbers)" if each.pointer in first else ""
+        say(f"{what}: {each.pointer} is {each.values[1]}, {there} {each.values[0]}{note}")
+    if len(found) > shown:
+        say(f"{what} in {len(found) - shown} more places")
 
 
 def _leaves(value: Any, parts: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - any JSON value
-    if isinstance(value, dict) and value:
+    if isinstance(value, dict):
         for name, item in value.items():
             yield from _leaves(item, (*parts, name))
     elif isinstance(value, list) and any(isinstance(item, dict) for item in value):

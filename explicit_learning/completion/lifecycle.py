@@ -151,7 +151,7 @@ def prepare_run(
         checkpoint = newest_complete(run)
         if checkpoint is not None:
             verify_checkpoint(run / checkpoint, plan, run_manifest_sha256=manifest.run_manifest_sha256)
-        changes = resume_changes(run, machine.platform, plan.hardware, determinism=plan.determinism)
+        changes = resume_changes(run, machine.platform, plan.hardware)
         if changes and not accept_changes:
             raise Refusal(change_faults(run, changes))
         action: Literal["fresh", "resume"] = "fresh" if checkpoint is None else "resume"
@@ -195,8 +195,13 @@ def _finalise(run: Path, manifest: RunManifest, launch_id: str) -> Preparation:
     if manifest.status != "running":
         set_status(run, "running")
     sha256 = sha256_file(run / layout.COMPLETION_MARKER)
-    steps, commit = marker.counts.optimizer_steps, marker.identities.running_commit
-    amend_completed(run, optimizer_steps=steps, running_commit=commit, marker_sha256=sha256)
+    amend_completed(
+        run,
+        optimizer_steps=marker.counts.optimizer_steps,
+        running_commit=marker.identities.running_commit,
+        running_dirty=marker.identities.running_dirty,
+        marker_sha256=sha256,
+    )
     append_event(run, "finalise", {"completion_marker_sha256": sha256})
     say(f"{run}: this run was already complete; its manifest now records it")
     return Preparation(action="finalise", checkpoint=None, run_manifest_sha256=expected, launch_id=launch_id)
@@ -312,6 +317,7 @@ def _complete(manifest: LaunchManifest, outcomes: Sequence[RankOutcome]) -> None
         run,
         optimizer_steps=counts.optimizer_steps,
         running_commit=finished.code.commit,
+        running_dirty=finished.code.dirty,
         marker_sha256=sha256,
     )
 

@@ -110,7 +110,8 @@ def draft_faults(
 ) -> list[Fault]:
     """Return why a draft that names a dataset would not become a plan; nothing is written.
 
-    The arguments are those of `freeze`. That an RL draft names no initial adapter is no fault: that may not exist yet.
+    The arguments are those of `freeze`. An RL draft may leave out its initial adapter, which may
+    not exist yet.
     """
     try:
         arm, filled, inputs = _sound_draft(draft, file, out)

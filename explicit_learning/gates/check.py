@@ -86,13 +86,16 @@ class Checked:
         return resolved_paths(self.document)
 
 
-def check_plan(document: PlanDocument, *, out: Path | None, nodes: int = 1, accept_changes: bool = False) -> Checked:
+def check_plan(
+    document: PlanDocument, *, out: Path | None, nodes: int = 1, node: int = 0, accept_changes: bool = False
+) -> Checked:
     """Run every gate on a plan.
 
     Args:
         document: The plan as `read_plan` read it.
         out: The run folder; ``None`` leaves the gates on output and disk out.
         nodes: Machines that share the ranks; this one is checked for its share.
+        node: This machine's number among them.
         accept_changes: Whether a resumed run may go on where other numbers are computed.
     """
     faults = [*document.faults]
@@ -119,13 +122,15 @@ def check_plan(document: PlanDocument, *, out: Path | None, nodes: int = 1, acce
             inventory=inventory,
         )
     faults += _shm_faults(document, inputs, nodes)
+    accepted: list[str] = []
     if out is not None:
         if overlap := output_faults(out, inputs_of_plan(document), option="--out"):
             faults += overlap  # nothing is tried there
         elif document.is_sound(FROZEN):
-            faults += _run_folder_faults(document, out, None if accept_changes else platform)
+            unfit, accepted = _run_folder(document, out, platform, node=node, accepted=accept_changes)
+            faults += unfit
         faults += _disk_faults(document, out)
-    warnings = [*document.warnings, *inputs.warnings]
+    warnings = [*document.warnings, *inputs.warnings, *accepted]
     if code is not None and document.is_sound("code_commit"):
         warnings += code_warnings(code, frozen_commit=document.raw["code_commit"])
     return Checked(
@@ -138,13 +143,15 @@ def check_plan(document: PlanDocument, *, out: Path | None, nodes: int = 1, acce
     )
 
 
-def _run_folder_faults(document: PlanDocument, out: Path, platform: Platform | None) -> list[Fault]:
-    """Check the run folder, and what it holds of a run against this machine, if that is given."""
+def _run_folder(
+    document: PlanDocument, out: Path, platform: Platform | None, *, node: int, accepted: bool
+) -> tuple[list[Fault], list[str]]:
+    """Check the run folder, and what it holds of a run against this machine; return faults and warnings."""
     faults = check_output(out, frozen_config_sha256=document.raw[FROZEN])
     hardware = document.group("hardware", Hardware)
-    if faults or not (platform and hardware and document.is_sound("determinism")):
-        return faults
-    return check_resume(out, platform, hardware, determinism=document.raw["determinism"])
+    if faults or platform is None or hardware is None:
+        return faults, []
+    return check_resume(out, platform, hardware, node=node, accepted=accepted)
 
 
 def _environment_faults(document: PlanDocument) -> list[Fault]:

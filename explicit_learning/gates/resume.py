@@ -30,22 +30,29 @@ CONTEXT = Context(gate="resume", fix=FIX)
 LIBRARIES = "/platform/libraries"
 
 
-def check_resume(run: Path, now: Platform, hardware: Hardware, *, determinism: str) -> list[Fault]:
+def check_resume(
+    run: Path, now: Platform, hardware: Hardware, *, node: int = 0, accepted: bool = False
+) -> tuple[list[Fault], list[str]]:
     """Return why a run would not compute on this machine as it did up to its newest checkpoint.
 
     Args:
         run: The run directory; it may be missing.
         now: This machine.
         hardware: What the plan asks for.
-        determinism: The plan's grade.
+        node: This machine's number among the launch's nodes.
+        accepted: Whether differences are accepted.
 
     Returns:
-        Faults with exit code 69 for hardware, 78 for libraries, and 65 for a damaged record of a launch.
+        Faults with exit code 69 for hardware, 78 for libraries, and 65 for a damaged record of a launch; and the
+        differences that are accepted, as warnings.
     """
     try:
-        return change_faults(run, resume_changes(run, now, hardware, determinism=determinism))
+        changes = resume_changes(run, now, hardware, node=node)
     except Refusal as refusal:
-        return list(refusal.faults)
+        return list(refusal.faults), []
+    if not accepted:
+        return change_faults(run, changes), []
+    return [], [f"{each.pointer}: accepted: {each.now}, where the run had {each.before}" for each in changes]
 
 
 def change_faults(run: Path, changes: Sequence[Change]) -> list[Fault]:
@@ -62,10 +69,11 @@ def change_faults(run: Path, changes: Sequence[Change]) -> list[Fault]:
     ]
 
 
-def resume_changes(run: Path, now: Platform, hardware: Hardware, *, determinism: str) -> list[Change]:
+def resume_changes(run: Path, now: Platform, hardware: Hardware, *, node: int = 0) -> list[Change]:
     """Return what decides numbers and differs between this machine and the one that made the newest checkpoint.
 
-    A run without a checkpoint starts again from its seed: nothing of an earlier launch is kept, nothing is compared.
+    A node is compared with the node of its number, because ranks keep theirs. A run without a checkpoint starts again
+    from its seed: nothing of an earlier launch is kept, nothing is compared.
 
     Raises:
         Refusal: If a record of a launch is damaged or missing (exit code 65).
@@ -81,17 +89,17 @@ def resume_changes(run: Path, now: Platform, hardware: Hardware, *, determinism:
             expected="a record of every launch",
             fix="restore the folder launches/ from a copy, or start the run again in another folder (--out)",
         )
-    options = [deciding_changes(node.platform, now, hardware, determinism=determinism) for node in source.nodes]
-    return min(options, key=len)
+    before = source.nodes[node] if node < len(source.nodes) else source.nodes[0]
+    return deciding_changes(before.platform, now, hardware)
 
 
-def deciding_changes(before: Platform, now: Platform, hardware: Hardware, *, determinism: str) -> list[Change]:
+def deciding_changes(before: Platform, now: Platform, hardware: Hardware) -> list[Change]:
     """Return what decides numbers and is not the same on two machines.
 
-    On a CPU these are its architecture and instruction sets, and below the grade ``strict`` its model. On GPUs it is
-    the GPUs' model. On both it is every library's version.
+    On a CPU these are its architecture, instruction sets and model: libraries choose their kernels by all three. On
+    GPUs it is the GPUs' model. On both it is every library's version.
     """
-    old, new = (_deciding(platform, hardware, determinism) for platform in (before, now))
+    old, new = (_deciding(platform, hardware) for platform in (before, now))
     return [
         Change(pointer=pointer, before=was, now=found)
         for pointer in sorted(old.keys() | new.keys())
@@ -99,7 +107,7 @@ def deciding_changes(before: Platform, now: Platform, hardware: Hardware, *, det
     ]
 
 
-def _deciding(platform: Platform, hardware: Hardware, determinism: str) -> dict[str, str]:
+def _deciding(platform: Platform, hardware: Hardware) -> dict[str, str]:
     found, cpu = platform.hardware, platform.hardware["cpu"]
     facts = {f"{LIBRARIES}/{name}": version for name, version in platform.libraries.items()}
     facts["/platform/hardware/cpu/architecture"] = cpu["architecture"]
@@ -108,6 +116,5 @@ def _deciding(platform: Platform, hardware: Hardware, determinism: str) -> dict[
         facts["/platform/gpus"] = ", ".join(sorted(models)) or "no GPU"
         return facts
     facts["/platform/hardware/cpu/instruction_sets"] = " ".join(cpu["instruction_sets"]) or "none"
-    if determinism != "strict":
-        facts["/platform/hardware/cpu/model"] = cpu["model"]
+    facts["/platform/hardware/cpu/model"] = cpu["model"]
     return facts

@@ -7,6 +7,7 @@ field: a run must name its code.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import subprocess
@@ -71,7 +72,7 @@ def code_identity(root: Path = ROOT, image_file: Path = IMAGE_FILE) -> CodeIdent
     changes = _git(context, root, "status", "--porcelain", "--untracked-files=no")
     return CodeIdentity(
         commit=commit,
-        dirty=bool(changes.strip()),
+        dirty=bool(changes.strip()) or _program_blobs(root) != _committed_blobs(context, root),
         known_by="git",
         files_sha256=program_sha256(root),
         built_files_sha256=None,
@@ -84,16 +85,39 @@ def program_sha256(root: Path = ROOT) -> str:
     Raises:
         OSError: If a file cannot be read.
     """
+    hashes = hash_files(_program_files(root))
+    return sha256_json({path.relative_to(root).as_posix(): digest for path, digest in hashes.items()})
+
+
+def _program_files(root: Path) -> list[Path]:
+    """Return the program's own files; bytecode counts where Python would import it without its source."""
     files = [path for folder in PROGRAM_FOLDERS if (root / folder).is_dir() for path in snapshot_files(root / folder)]
     files += [root / PROGRAM_FILE] if (root / PROGRAM_FILE).is_file() else []
-    hashes = hash_files(path for path in files if path.suffix != ".pyc")
-    return sha256_json({path.relative_to(root).as_posix(): digest for path, digest in hashes.items()})
+    return [path for path in files if path.parent.name != "__pycache__"]
+
+
+def _program_blobs(root: Path) -> dict[str, str]:
+    """Return the program's files as git would name their content."""
+
+    def blob(data: bytes) -> str:
+        return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+
+    return {path.relative_to(root).as_posix(): blob(path.read_bytes()) for path in _program_files(root)}
+
+
+def _committed_blobs(context: Context, root: Path) -> dict[str, str]:
+    """Return the same files as they are in the commit, whatever git was told to overlook in the checkout."""
+    listed = _git(context, root, "ls-tree", "-r", "-z", "HEAD", "--", PROGRAM_FILE, *PROGRAM_FOLDERS)
+    entries = (entry.partition("\t") for entry in listed.split("\0") if entry)
+    return {name: about.split()[2] for about, _, name in entries}
 
 
 def code_warnings(code: CodeIdentity, *, frozen_commit: str) -> list[str]:
     """Return how the code that runs differs from the code that froze a plan."""
     if code.built_files_sha256 not in {None, code.files_sha256}:
         what = f"files of this program differ from those that the image was built with, commit {code.commit}"
+        if code.commit != frozen_commit:
+            what += f"; the plan was frozen by {frozen_commit}"
     elif code.commit != frozen_commit:
         changes = ", and has changes that are in no commit" if code.dirty else ""
         what = f"the code that runs is commit {code.commit}{changes}; the plan was frozen by {frozen_commit}"

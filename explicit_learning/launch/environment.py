@@ -56,6 +56,10 @@ PASSED = frozenset(
 )
 # This program's own variables; the launcher tells ranks what they need in those with the longer prefix.
 OWN_PREFIX, INTERNAL_PREFIX = "EXPLICIT_", "EXPLICIT_LAUNCH"
+# Those whose values are recorded; of another one, which may be a misspelt key, only that it was set.
+OWN_RECORDED = frozenset(
+    f"{OWN_PREFIX}{name}" for name in ("IMAGE_CACHE_DIR", "IMAGE_DIGEST", "RDZV_ENDPOINT", "REPORT_TO", "RUNS")
+)
 PASSED_PREFIXES = (
     *(OWN_PREFIX, "LC_", "XDG_", "SLURM", "SRUN_", "PMI_", "PMIX_", "KUBERNETES_", "APPTAINER_", "SINGULARITY_"),
 )
@@ -80,6 +84,7 @@ COMPUTING_PREFIXES = (
     *("MALLOC_", "LD_", "ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_", "DEEPSPEED_", "TRANSFORMERS_", "HF_", "PEFT_"),
     *("TRL_", "TOKENIZERS_", "RAYON_", "SAFETENSORS_"),
 )
+NOT_RECORDED = "(not recorded)"
 SECRET = re.compile(r"(^|_)(API)?(TOKEN|KEY|SECRET|PASSWORD)S?(_|$)")
 # Where these two are not set, libraries look for the home folder, or for the user's name.
 NEEDED_CACHES = frozenset({"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"})
@@ -133,7 +138,7 @@ def _shown(variables: Mapping[str, str]) -> dict[str, str]:
     def text(value: str) -> str:
         return os.fsencode(value).decode(errors="backslashreplace")
 
-    return {text(name): "(not recorded)" if SECRET.search(name) else text(value) for name, value in variables.items()}
+    return {text(name): NOT_RECORDED if SECRET.search(name) else text(value) for name, value in variables.items()}
 
 
 def _always(_plan: Plan) -> bool:
@@ -195,7 +200,7 @@ SETTINGS: tuple[Setting, ...] = (
     _forced("MKL_NUM_THREADS", "1", _on_cpu, "overrides OMP_NUM_THREADS in MKL"),
     _forced("CUDA_VISIBLE_DEVICES", "", _on_cpu, "libraries prefer a GPU they can see, also for a CPU plan"),
     _default("OMP_NUM_THREADS", _share_of_cores, _on_cuda, "the host's part is image preprocessing: cores over ranks"),
-    _default("CUDA_DEVICE_ORDER", "PCI_BUS_ID", _on_cuda, "NVML's order, in which the gates saw the GPUs"),
+    _forced("CUDA_DEVICE_ORDER", "PCI_BUS_ID", _on_cuda, "NVML's order, in which the gates saw the GPUs"),
     _forced("CUBLAS_WORKSPACE_CONFIG", ":4096:8", _strict_on_cuda, "cuBLAS is deterministic only with a fixed one"),
     _forced("FLASH_ATTENTION_DETERMINISTIC", "1", _strict_on_cuda, "its backward otherwise adds atomically"),
     _forced("NVIDIA_TF32_OVERRIDE", "0", _strict_on_cuda, "the plan's precision is not TF32"),
@@ -226,7 +231,7 @@ def rank_environment(
         if name not in kept and name.startswith(COMPUTING_PREFIXES)
     }
     explicit = {
-        name: value
+        name: value if name in OWN_RECORDED else NOT_RECORDED
         for name, value in sorted(base_environment.items())
         if name.startswith(OWN_PREFIX) and not name.startswith(INTERNAL_PREFIX)
     }

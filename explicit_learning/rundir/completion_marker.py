@@ -138,7 +138,7 @@ class LaunchEntry:
         end_sha256: The same of its end record; ``None`` for a killed launch, and for the one that writes the marker.
         checkpoint: Checkpoint that it continued from; ``None`` if it started from the seed.
         from_step: Optimizer steps done where it began.
-        to_step: Step at which the next launch began, or the run's last: what it did beyond that was not kept.
+        to_step: Optimizer steps up to which the run kept what it did; ``from_step`` if it kept nothing.
         exit_code: The exit code that it ended with; ``None`` as for ``end_sha256``.
         machines: Its machines, by node: places in the marker's ``machines``.
         accepted_changes: What decides numbers and differs from the launch that it continued, or between its nodes.

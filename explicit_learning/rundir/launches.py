@@ -18,6 +18,7 @@ from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.typed_json import document, read_document, write_document
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.rank_report import RankGpu  # noqa: TC001 - read at run time
+from explicit_learning.rundir.run_manifest import note_launch, read_run_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -147,6 +148,7 @@ class StartRecord:
         launch_id: Random name of the launch.
         number: Launches of this run before it.
         previous_sha256: SHA-256 of the bytes of the record before; ``None`` for the first.
+        previous_end_sha256: The same of that launch's end record; ``None`` if it was killed.
         run_manifest_sha256: Hash of the run manifest's frozen part.
         checkpoint: Name of the checkpoint it continues from; ``None`` if it starts from the seed.
         step: Optimizer steps done at that checkpoint.
@@ -159,6 +161,7 @@ class StartRecord:
     launch_id: str
     number: int
     previous_sha256: str | None
+    previous_end_sha256: str | None
     run_manifest_sha256: str
     checkpoint: str | None
     step: int
@@ -213,7 +216,7 @@ class Launch:
 
 
 def write_start(run: Path, record: StartRecord) -> None:
-    """Write a launch's start record, whole or not at all, and only once.
+    """Write a launch's start record, whole or not at all, and only once; then enter its hash in the run manifest.
 
     Raises:
         Refusal: If it breaks its schema (exit code 70).
@@ -225,6 +228,7 @@ def write_start(run: Path, record: StartRecord) -> None:
     if path.exists():
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
     write_document(path, record, gate=GATE)
+    note_launch(run, sha256_file(path))
 
 
 def write_end(run: Path, record: EndRecord) -> None:
@@ -246,22 +250,46 @@ def read_launches(run: Path) -> tuple[Launch, ...]:
     """
     folder = run / layout.LAUNCHES
     if not folder.is_dir():
+        if (run / layout.RUN_MANIFEST).exists():
+            _require_newest(run, ())
         return ()
     names = {path.name for path in folder.iterdir()}
     names = {name for name in names if not name.startswith(TEMPORARY_PREFIX) and not layout.is_of_file_system(name)}
-    found = [_read(run, name) for name in names if layout.launch_of_start_file(name)]
+    starts = {name for name in names if layout.launch_of_start_file(name)}
+    found = [_read(run, name) for name in starts]
     launches = tuple(sorted(found, key=lambda launch: (launch.start.number, launch.start.launch_id)))
     before: str | None = None
+    before_end: str | None = None
     for number, launch in enumerate(launches):
         start = launch.start
-        if (start.number, start.previous_sha256) != (number, before):
+        if (start.number, start.previous_sha256, start.previous_end_sha256) != (number, before, before_end):
             raise CONTEXT.refusal(
                 file=run / layout.launch_start_file(start.launch_id),
-                found=f"launch {start.number}; the record before it is missing or was changed",
+                found=f"launch {start.number}; a record before it is missing or was changed",
                 expected=f"launch {number}, after {f'the record with SHA-256 {before}' if before else 'no other'}",
             )
-        before = launch.start_sha256
+        before, before_end = launch.start_sha256, launch.end_sha256
+    _require_newest(run, launches)
+    if strays := sorted(name for name in names - starts if not _is_end_of(name, launches)):
+        expected = "records of launches, and the end of each at most once"
+        raise CONTEXT.refusal(file=folder, found=", ".join(strays), expected=expected)
     return launches
+
+
+def _require_newest(run: Path, launches: Sequence[Launch]) -> None:
+    """Compare the newest record with the run manifest, which does not name the record of a launch killed at once."""
+    noted = read_run_manifest(run).last_launch_sha256
+    known = [None, *(launch.start_sha256 for launch in launches)][-2:]
+    if noted not in known:
+        raise CONTEXT.refusal(
+            file=run / layout.LAUNCHES,
+            found=f"{len(launches)} records, of which the newest has SHA-256 {known[-1]}",
+            expected=f"a newest record with SHA-256 {noted}, as in {layout.RUN_MANIFEST}",
+        )
+
+
+def _is_end_of(name: str, launches: Sequence[Launch]) -> bool:
+    return any(layout.launch_end_file(launch.start.launch_id) == f"{layout.LAUNCHES}/{name}" for launch in launches)
 
 
 def _read(run: Path, name: str) -> Launch:

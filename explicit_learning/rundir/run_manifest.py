@@ -32,6 +32,7 @@ __all__ = [
     "amend_completed",
     "changed_plan_faults",
     "create_run_manifest",
+    "note_launch",
     "plan_identities",
     "read_run_manifest",
     "set_status",
@@ -106,6 +107,7 @@ class CompletionRecord:
 
     optimizer_steps: int
     running_commit: str
+    running_dirty: bool
     frozen_commit: str
     run_manifest_sha256: str
     frozen_config_sha256: str
@@ -122,6 +124,7 @@ class RunManifest:
         status: How far the run has come.
         trained: Whether this is a completed main run.
         frozen: What the run is.
+        last_launch_sha256: SHA-256 of the bytes of the newest record in ``launches/``; ``None`` before the first.
         completion: How it ended; ``None`` until it is complete.
     """
 
@@ -130,6 +133,7 @@ class RunManifest:
     status: RunStatus
     trained: bool
     frozen: FrozenRun
+    last_launch_sha256: str | None
     completion: CompletionRecord | None
 
 
@@ -167,7 +171,14 @@ def create_run_manifest(plan: Plan, *, plan_sha256: str) -> RunManifest:
         identities=plan_identities(plan),
     )
     sha256 = sha256_json(to_json(frozen))
-    return RunManifest(run_manifest_sha256=sha256, status="planned", trained=False, frozen=frozen, completion=None)
+    return RunManifest(
+        run_manifest_sha256=sha256,
+        status="planned",
+        trained=False,
+        frozen=frozen,
+        last_launch_sha256=None,
+        completion=None,
+    )
 
 
 def write_run_manifest(run: Path, manifest: RunManifest) -> None:
@@ -226,13 +237,26 @@ def set_status(run: Path, status: RunStatus) -> RunManifest:
     return manifest
 
 
-def amend_completed(run: Path, *, optimizer_steps: int, running_commit: str, marker_sha256: str) -> RunManifest:
+def note_launch(run: Path, start_sha256: str) -> None:
+    """Enter the hash of a launch's record, which must have been written before.
+
+    Raises:
+        Refusal: If the manifest cannot be read.
+        OSError: If it cannot be written.
+    """
+    write_run_manifest(run, replace(read_run_manifest(run), last_launch_sha256=start_sha256))
+
+
+def amend_completed(
+    run: Path, *, optimizer_steps: int, running_commit: str, running_dirty: bool, marker_sha256: str
+) -> RunManifest:
     """Record that a run is complete, and return its manifest. Only a main run is ``trained``.
 
     Args:
         run: The run directory.
         optimizer_steps: Optimizer steps done.
         running_commit: Git commit of the code that finished the run.
+        running_dirty: Whether that code differs from its commit.
         marker_sha256: SHA-256 of the bytes of the completion marker, which must have been written before.
 
     Raises:
@@ -243,6 +267,7 @@ def amend_completed(run: Path, *, optimizer_steps: int, running_commit: str, mar
     completion = CompletionRecord(
         optimizer_steps=optimizer_steps,
         running_commit=running_commit,
+        running_dirty=running_dirty,
         frozen_commit=manifest.frozen.frozen_commit,
         run_manifest_sha256=manifest.run_manifest_sha256,
         frozen_config_sha256=manifest.frozen.frozen_config_sha256,

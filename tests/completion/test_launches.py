@@ -58,6 +58,10 @@ def finish(run: Run, saved: list[RankFrontiers]) -> ExitCode:
     return after_ranks(run.launch_manifest(), run.completed(run.reports(run.save_adapter()))).exit_code
 
 
+def card(run: Run) -> str:
+    return (run.folder / "final-adapter" / "README.md").read_text()
+
+
 def test_two_machines_are_told_apart_everywhere(rl: Run, capsys: pytest.CaptureFixture[str]) -> None:
     saved = begin(rl)
     rl.machine = OTHER
@@ -68,7 +72,8 @@ def test_two_machines_are_told_apart_everywhere(rl: Run, capsys: pytest.CaptureF
     capsys.readouterr()
     rl.prepare(accept_changes=True)
     told = capsys.readouterr().err
-    assert "this launch differs from the one before: /platform/hardware/cpu/model is Model Two, was Model One" in told
+    line = "this launch differs from the one before: /platform/hardware/cpu/model is Model Two, was Model One"
+    assert told.splitlines()[0] == f"{line} (this decides numbers)"
     assert f"/code/commit is {CHANGED_COMMIT}, was {COMMIT}" in told
     assert finish(rl, saved) == ExitCode.DONE
 
@@ -93,16 +98,17 @@ def test_two_machines_are_told_apart_everywhere(rl: Run, capsys: pytest.CaptureF
     }
     assert (marker.identities.running_commit, marker.identities.running_dirty) == (CHANGED_COMMIT, True)
 
+    assert "Launch 1 accepted `/platform/hardware/cpu/model`: Model Two, where it was Model One" in card(rl)
+    assert "The last launch ran with changes that are in no commit. Launches of other code: 0;" in card(rl)
     manifest = json.loads((rl.folder / "run-manifest.json").read_text())
     assert "Model" not in json.dumps(manifest), "what differs between launches is not the run's"
     completion = read_run_manifest(rl.folder).completion
     assert completion is not None
-    assert completion.running_commit == CHANGED_COMMIT
-    card = (rl.folder / "final-adapter" / "README.md").read_text()
+    assert (completion.running_commit, completion.running_dirty) == (CHANGED_COMMIT, True)
     for text in ("launch 0 from step 0", "launch 1 from step 1", "CPU Model One", "CPU Model Two", "sha256:aaaa"):
-        assert text in card
-    assert "| `/platform/hardware/cpu/model` | Model One | Model Two |" in card
-    assert f"code {CHANGED_COMMIT} (with changes)" in card
+        assert text in card(rl)
+    assert "| `/platform/hardware/cpu/model` | Model One | Model Two |" in card(rl)
+    assert f"code {CHANGED_COMMIT} (with changes)" in card(rl)
 
 
 def test_launches_on_one_machine_differ_in_nothing(rl: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,7 +120,8 @@ def test_launches_on_one_machine_differ_in_nothing(rl: Run, capsys: pytest.Captu
     marker = read_marker(rl.folder)
     assert (marker.machines, marker.differences) == ((MACHINE,), ())
     assert [entry.machines for entry in marker.launches.records] == [(0,), (0,)]
-    assert "not the same on all" not in (rl.folder / "final-adapter" / "README.md").read_text()
+    for text in ("not the same on all", "accepted", "other code", "in no commit"):
+        assert text not in card(rl)
 
 
 def test_what_decides_no_number_is_told_and_not_refused(rl: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,8 +142,7 @@ def test_nodes_are_compared_with_node_0(rl: Run) -> None:
 
 
 def test_the_nodes_of_a_launch_are_in_its_record(rl: Run) -> None:
-    rl.prepare()
-    (rl.folder / "launches/launch-1.json").unlink()
+    rl.prepare(record=False)
     record_start(rl.launch_manifest(), [OTHER])
     (launch,) = read_launches(rl.folder)
     assert launch.start.nodes == (MACHINE, OTHER)
@@ -162,17 +168,35 @@ def test_a_record_that_vanishes_during_the_launch_is_the_end_of_it(rl: Run) -> N
     (rl.folder / "launches/launch-1.json").unlink()
     rl.checkpoint(3, rl.sample())
     end = after_ranks(rl.launch_manifest(), rl.completed(rl.reports(rl.save_adapter())))
-    (fault,) = end.faults
-    assert fault.found == "no record of the launch launch-1, which completed the run, as the last"
+    assert end.faults[0].file == str(rl.folder / "launches")
+    assert end.faults[0].exit_code == ExitCode.CONTRACT
     assert not (rl.folder / "training-complete.json").exists()
 
 
 def test_a_launch_that_started_no_rank_has_no_record_and_an_end_in_the_log(rl: Run) -> None:
-    rl.prepare()
-    (rl.folder / "launches/launch-1.json").unlink()
+    rl.prepare(record=False)
     after_ranks(rl.launch_manifest(), [RankOutcome(status="stopped", optimizer_step=None)] * 2)
-    assert list((rl.folder / "launches").iterdir()) == []
+    assert not (rl.folder / "launches").exists()
     assert read_events(rl.folder)[0][-1].data == {"launch_id": "launch-1", "exit_code": 75}
+
+
+def test_what_decides_numbers_is_said_first_however_much_else_differs(
+    rl: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin(rl)
+    hardware = MACHINE.platform.hardware | {"nvidia": {"gpus": [{"uuid": f"GPU-{n}", "name": "A"} for n in range(20)]}}
+    libraries = MACHINE.platform.libraries | {"torch": "2.10.0"}
+    environment = replace(MACHINE.environment, explicit={"EXPLICIT_RUNS": "/out"})
+    platform = replace(MACHINE.platform, hardware=hardware, libraries=libraries)
+    rl.machine = replace(MACHINE, platform=platform, environment=environment)
+    capsys.readouterr()
+    rl.prepare(accept_changes=True)
+    told = capsys.readouterr().err.splitlines()
+    what = "this launch differs from the one before"
+    assert told[0] == f"{what}: /platform/libraries/torch is 2.10.0, was 2.11.0 (this decides numbers)"
+    assert f"{what}: /environment/explicit/EXPLICIT_RUNS is /out, was not there" in told
+    assert told[-1].endswith("more places")
+    assert not any("{}" in line for line in told)
 
 
 def test_differences_name_every_place_once() -> None:

@@ -443,8 +443,8 @@ def test_each_launch_has_the_step_it_began_at_and_the_step_up_to_which_it_is_kep
     assert [(each.checkpoint, each.from_step, each.to_step, each.exit_code) for each in records] == [
         (None, 0, 0, None),
         (None, 0, 1, 70),
-        ("checkpoint-1", 1, 2, 75),
-        ("checkpoint-2", 2, 1, 75),
+        ("checkpoint-1", 1, 1, 75),
+        ("checkpoint-2", 2, 2, 75),
         ("checkpoint-1", 1, 3, None),
     ]
 

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from explicit_learning.completion.launches import record_start
 from explicit_learning.errors import ExitCode
 from explicit_learning.gates.machine import measure_platform
 from explicit_learning.gates.nvml import read_inventory
 from explicit_learning.gates.resume import check_resume, deciding_changes
 from explicit_learning.plan.typed_plan import Hardware
+from explicit_learning.rundir.run_manifest import read_run_manifest, write_run_manifest
 from tests.support.finished_run import Run, plan_document
 from tests.support.machines import MACHINE
 
@@ -47,29 +49,26 @@ def with_libraries(**changes: str) -> Platform:
 
 
 @pytest.mark.parametrize(
-    ("now", "determinism", "changes"),
+    ("now", "changes"),
     [
-        (HERE, "strict", {}),
-        (with_cpu(usable_cores=64), "seeded", {}),
-        (with_cpu(model="Model Two"), "strict", {}),
-        (with_cpu(model="Model Two"), "seeded", {"/platform/hardware/cpu/model": ("Model One", "Model Two")}),
+        (HERE, {}),
+        (with_cpu(usable_cores=64), {}),
+        (with_cpu(model="Model Two"), {"/platform/hardware/cpu/model": ("Model One", "Model Two")}),
         (
             with_cpu(instruction_sets=["avx2", "avx512f", "fma"]),
-            "strict",
             {"/platform/hardware/cpu/instruction_sets": ("avx2 fma", "avx2 avx512f fma")},
         ),
         (
             with_cpu(architecture="aarch64"),
-            "strict",
             {"/platform/hardware/cpu/architecture": ("x86_64", "aarch64")},
         ),
-        (with_libraries(torch="2.13.0"), "strict", {"/platform/libraries/torch": ("2.11.0", "2.13.0")}),
-        (with_libraries(numpy="2.0"), "strict", {"/platform/libraries/numpy": ("not installed", "2.0")}),
-        (with_gpus("NVIDIA H200", used=(0,)), "strict", {}),
+        (with_libraries(torch="2.13.0"), {"/platform/libraries/torch": ("2.11.0", "2.13.0")}),
+        (with_libraries(numpy="2.0"), {"/platform/libraries/numpy": ("not installed", "2.0")}),
+        (with_gpus("NVIDIA H200", used=(0,)), {}),
     ],
 )
-def test_of_a_cpu_plan(now: Platform, determinism: str, changes: dict[str, tuple[str, str]]) -> None:
-    found = deciding_changes(HERE, now, CPU, determinism=determinism)
+def test_of_a_cpu_plan(now: Platform, changes: dict[str, tuple[str, str]]) -> None:
+    found = deciding_changes(HERE, now, CPU)
     assert {change.pointer: (change.before, change.now) for change in found} == changes
 
 
@@ -83,7 +82,7 @@ def test_of_a_cpu_plan(now: Platform, determinism: str, changes: dict[str, tuple
     ],
 )
 def test_of_a_gpu_plan_the_gpus_in_use_count(now: Platform, changes: dict[str, tuple[str, str]]) -> None:
-    found = deciding_changes(with_gpus("H200", used=(0,)), now, CUDA, determinism="strict")
+    found = deciding_changes(with_gpus("H200", used=(0,)), now, CUDA)
     assert {change.pointer: (change.before, change.now) for change in found} == changes
 
 
@@ -97,17 +96,31 @@ def run(tmp_path: Path) -> Run:
 
 
 def codes(run: Run, now: Platform) -> set[ExitCode]:
-    return {fault.exit_code for fault in check_resume(run.folder, now, CPU, determinism="seeded")}
+    faults, warnings = check_resume(run.folder, now, CPU)
+    assert warnings == []
+    return {fault.exit_code for fault in faults}
 
 
 def test_hardware_is_69_and_libraries_are_78(run: Run) -> None:
     assert codes(run, HERE) == set()
     assert codes(run, with_cpu(model="Model Two")) == {ExitCode.HARDWARE}
     assert codes(run, with_libraries(torch="2.13.0")) == {ExitCode.ENVIRONMENT}
-    (fault,) = check_resume(run.folder, with_cpu(model="Model Two"), CPU, determinism="seeded")
+    (fault,) = check_resume(run.folder, with_cpu(model="Model Two"), CPU)[0]
     assert (fault.file, fault.found) == (str(run.folder), "Model Two")
     assert fault.expected == "Model One, as in the launch that made the newest checkpoint"
     assert "--accept-changes" in fault.fix
+    accepted = check_resume(run.folder, with_cpu(model="Model Two"), CPU, accepted=True)
+    assert accepted == ([], ["/platform/hardware/cpu/model: accepted: Model Two, where the run had Model One"])
+
+
+def test_a_node_is_compared_with_the_node_of_its_number(tmp_path: Path) -> None:
+    run = Run.of(tmp_path / "run", plan_document())
+    run.prepare(record=False)
+    other = replace(MACHINE, platform=with_cpu(model="Model Two"))
+    record_start(run.launch_manifest(), [other])
+    run.checkpoint(1, run.sample(range(1)))
+    assert [check_resume(run.folder, HERE, CPU, node=node)[0] == [] for node in (0, 1, 2)] == [True, False, True]
+    assert [check_resume(run.folder, other.platform, CPU, node=node)[0] == [] for node in (0, 1)] == [False, True]
 
 
 def test_without_a_checkpoint_nothing_is_compared(tmp_path: Path) -> None:
@@ -124,14 +137,15 @@ def test_a_launch_that_made_no_checkpoint_is_not_compared(run: Run) -> None:
     assert codes(run, run.machine.platform) == {ExitCode.HARDWARE}
 
 
-def test_a_checkpoint_without_a_record_of_its_launch_is_refused(run: Run) -> None:
+@pytest.mark.parametrize("accepted", [False, True])
+def test_a_checkpoint_without_a_record_of_its_launch_is_refused(run: Run, accepted: bool) -> None:
     (run.folder / "launches/launch-1.json").unlink()
-    (fault,) = check_resume(run.folder, HERE, CPU, determinism="seeded")
-    assert (fault.file, fault.found) == (
-        str(run.folder / "launches"),
-        "no record of the launch that made checkpoint-1",
-    )
-    assert fault.exit_code == ExitCode.CONTRACT
+    faults, warnings = check_resume(run.folder, HERE, CPU, accepted=accepted)
+    assert [(fault.file, fault.exit_code) for fault in faults] == [(str(run.folder / "launches"), ExitCode.CONTRACT)]
+    assert warnings == []
+    write_run_manifest(run.folder, replace(read_run_manifest(run.folder), last_launch_sha256=None))
+    (fault,) = check_resume(run.folder, HERE, CPU, accepted=accepted)[0]
+    assert fault.found == "no record of the launch that made checkpoint-1"
 
 
 PLATFORM = """

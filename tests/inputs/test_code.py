@@ -54,6 +54,29 @@ def test_a_clean_and_a_changed_checkout(checkout: Path, tmp_path: Path) -> None:
     assert code_identity(checkout, absent) == replace(identity, dirty=True)
 
 
+@pytest.mark.checkout
+@pytest.mark.parametrize("how", ["untracked", "bytecode", "overlooked", "removed"])
+def test_program_files_that_are_not_the_commits_are_changes(checkout: Path, tmp_path: Path, how: str) -> None:
+    program(checkout)
+    git(checkout, "add", ".")
+    git(checkout, "commit", "-qm", "program")
+    absent, module = tmp_path / "image.json", checkout / "explicit_learning" / "a.py"
+    (checkout / "explicit_learning" / "__pycache__").mkdir()
+    (checkout / "explicit_learning" / "__pycache__" / "a.cpython-312.pyc").write_bytes(b"x")
+    assert not code_identity(checkout, absent).dirty
+    if how in {"untracked", "bytecode"}:
+        (checkout / "explicit_learning" / "b").mkdir()
+        (checkout / "explicit_learning" / "b" / ("__init__.py" if how == "untracked" else "__init__.pyc")).write_text(
+            ""
+        )
+    elif how == "overlooked":
+        git(checkout, "update-index", "--skip-worktree", "explicit_learning/a.py")
+        module.write_text("changed\n")
+    else:
+        module.unlink()
+    assert code_identity(checkout, absent).dirty
+
+
 def program(folder: Path) -> str:
     """Write a program's files, and return the hash that they must have."""
     texts = {"entrypoint.py": "run\n", "explicit_learning/a.py": "a\n", "schemas/plan.schema.json": "{}\n"}

@@ -176,6 +176,7 @@ def test_every_variable_of_this_program_is_recorded_and_no_secret() -> None:
     own = {
         "EXPLICIT_RUNS": "/out",
         "EXPLICIT_SIGNING_KEY": "/home/me/key.pem",
+        "EXPLICIT_SIGNINGKEY": "/home/me/key.pem",
         "EXPLICIT_REPORT_TO": "",
         "EXPLICIT_LAUNCH_LOCK": "7",
         "HF_TOKEN": "hf_abc",
@@ -187,6 +188,7 @@ def test_every_variable_of_this_program_is_recorded_and_no_secret() -> None:
     assert record.explicit == {
         "EXPLICIT_REPORT_TO": "",
         "EXPLICIT_RUNS": "/out",
+        "EXPLICIT_SIGNINGKEY": "(not recorded)",
         "EXPLICIT_SIGNING_KEY": "(not recorded)",
     }
     secret = dict.fromkeys(("HF_TOKEN", "NVIDIA_API_KEY", "TORCH_APIKEY"), "(not recorded)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,8 @@ import pytest
 
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.hashing import sha256_file
+from explicit_learning.files.typed_json import from_json
+from explicit_learning.plan.typed_plan import Plan
 from explicit_learning.rundir.launches import (
     EndRecord,
     Launch,
@@ -19,6 +22,8 @@ from explicit_learning.rundir.launches import (
     write_end,
     write_start,
 )
+from explicit_learning.rundir.run_manifest import create_run_manifest, read_run_manifest, write_run_manifest
+from tests.support.finished_run import plan_document
 from tests.support.machines import MACHINE
 
 if TYPE_CHECKING:
@@ -27,11 +32,12 @@ if TYPE_CHECKING:
 STEPS = (0, 4, 4, 8)
 
 
-def start(number: int, step: int, previous: str | None) -> StartRecord:
+def start(number: int, step: int, previous: str | None, previous_end: str | None = None) -> StartRecord:
     return StartRecord(
         launch_id=f"{9 - number}a",  # names sort the other way round
         number=number,
         previous_sha256=previous,
+        previous_end_sha256=previous_end,
         run_manifest_sha256="1" * 64,
         checkpoint=f"checkpoint-{step}" if step else None,
         step=step,
@@ -43,9 +49,11 @@ def start(number: int, step: int, previous: str | None) -> StartRecord:
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """Return a run of four launches, of which the second ended in order."""
+    write_run_manifest(tmp_path, create_run_manifest(from_json(Plan, plan_document()), plan_sha256="9" * 64))
     previous: str | None = None
     for number, step in enumerate(STEPS):
-        record = start(number, step, previous)
+        ended = sha256_file(tmp_path / "launches/8a.end.json") if number == 2 else None
+        record = start(number, step, previous, ended)
         write_start(tmp_path, record)
         previous = sha256_file(tmp_path / f"launches/{record.launch_id}.json")
         if number == 1:
@@ -76,20 +84,45 @@ def test_what_a_kill_or_a_file_system_leaves_is_no_launch(run: Path) -> None:
     assert len(read_launches(run)) == len(STEPS)
 
 
-@pytest.mark.parametrize("gone", ["9a", "8a", "7a"])
+@pytest.mark.parametrize("gone", ["9a.json", "8a.json", "7a.json", "6a.json", "8a.end.json"])
 def test_a_removed_record_is_found(run: Path, gone: str) -> None:
-    (run / f"launches/{gone}.json").unlink()
-    with pytest.raises(Refusal, match="the record before it is missing or was changed") as refused:
+    (run / "launches" / gone).unlink()
+    with pytest.raises(Refusal) as refused:
         read_launches(run)
     assert refused.value.exit_code == ExitCode.CONTRACT
     assert refused.value.faults[0].fix.startswith("restore the folder launches/ from a copy")
 
 
-@pytest.mark.parametrize("changed", ["9a", "8a", "7a"])
-def test_a_changed_record_is_found_by_the_one_after_it(run: Path, changed: str) -> None:
-    path = run / f"launches/{changed}.json"
-    path.write_text(path.read_text().replace("Model One", "Model Two"))
+@pytest.mark.parametrize("changed", ["9a.json", "8a.json", "7a.json", "6a.json", "8a.end.json"])
+def test_a_changed_record_is_found(run: Path, changed: str) -> None:
+    path = run / "launches" / changed
+    before = path.read_text()
+    path.write_text(before.replace("Model One", "Model Two").replace('"exit_code": 75', '"exit_code": 70'))
+    assert path.read_text() != before
     with pytest.raises(Refusal):
+        read_launches(run)
+
+
+def test_all_records_removed_is_found(run: Path) -> None:
+    shutil.rmtree(run / "launches")
+    with pytest.raises(Refusal, match="0 records"):
+        read_launches(run)
+
+
+def test_a_file_that_is_no_record_is_named(run: Path) -> None:
+    (run / "launches" / "5a.end.json").write_text("{}")
+    with pytest.raises(Refusal) as refused:
+        read_launches(run)
+    assert (refused.value.faults[0].file, refused.value.faults[0].found) == (str(run / "launches"), "5a.end.json")
+
+
+def test_a_record_that_a_kill_kept_from_being_noted_is_a_launch(run: Path) -> None:
+    launches = read_launches(run)
+    manifest = replace(read_run_manifest(run), last_launch_sha256=launches[2].start_sha256)
+    write_run_manifest(run, manifest)
+    assert read_launches(run) == launches
+    write_run_manifest(run, replace(manifest, last_launch_sha256=launches[1].start_sha256))
+    with pytest.raises(Refusal, match="a newest record with SHA-256"):
         read_launches(run)
 
 
@@ -128,11 +161,12 @@ def test_the_launch_that_made_a_checkpoint(steps: tuple[int, ...], resumed: int,
     assert source_of(launches, resumed) == (None if expected is None else starts[expected])
 
 
-def test_a_record_that_breaks_its_schema_is_not_written(tmp_path: Path) -> None:
+def test_a_record_that_breaks_its_schema_is_not_written(run: Path) -> None:
+    before = read_launches(run)
     with pytest.raises(Refusal, match="/number") as refused:
-        write_start(tmp_path, replace(start(0, 0, None), number=-1))
+        write_start(run, replace(start(0, 0, None), launch_id="5a", number=-1))
     assert refused.value.exit_code == ExitCode.INTERNAL
-    assert list((tmp_path / "launches").iterdir()) == []
+    assert read_launches(run) == before
 
 
 def test_a_record_is_written_only_once(run: Path) -> None:

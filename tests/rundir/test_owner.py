@@ -165,7 +165,9 @@ def test_a_damaged_manifest_is_to_be_restored_and_not_repaired_by_hand(completed
     (run.folder / "run-manifest.json").write_text('{"status": "running"}')
     (fault,) = ownership_faults(run.folder, run.plan.frozen_config_sha256)
     assert (fault.file, fault.exit_code) == (str(run.folder / "run-manifest.json"), ExitCode.CONTRACT)
-    assert fault.found == "5 missing fields: /completion, /frozen, /run_manifest_sha256, /schema_version, /trained"
+    assert fault.found == (
+        "6 missing fields: /completion, /frozen, /last_launch_sha256, /run_manifest_sha256, /schema_version, /trained"
+    )
     assert fault.fix == (
         "restore the file from a copy, or start the run again in another folder (--out); if another version of this "
         "program began the run, continue it with that version"

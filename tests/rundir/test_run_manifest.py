@@ -86,12 +86,13 @@ def test_transitions(tmp_path: Path, current: Any, status: Any) -> None:
 def test_only_a_main_run_is_trained(tmp_path: Path, mode: str, trained: bool) -> None:
     manifest = replace(planned(run_mode=mode), status="running")
     write_run_manifest(tmp_path, manifest)
-    amend_completed(tmp_path, optimizer_steps=3, running_commit=COMMIT, marker_sha256="e" * 64)
+    amend_completed(tmp_path, optimizer_steps=3, running_commit=COMMIT, running_dirty=True, marker_sha256="e" * 64)
     amended = read_run_manifest(tmp_path)
     assert (amended.status, amended.trained) == ("completed", trained)
     assert amended.completion == CompletionRecord(
         optimizer_steps=3,
         running_commit=COMMIT,
+        running_dirty=True,
         frozen_commit="3f" * 20,
         run_manifest_sha256=manifest.run_manifest_sha256,
         frozen_config_sha256=manifest.frozen.frozen_config_sha256,
