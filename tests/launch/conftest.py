@@ -20,6 +20,7 @@ from explicit_learning.launch.environment import rank_environment
 from explicit_learning.launch.signals import blocked_stop_signals
 from explicit_learning.launch.start import launch_environment
 from explicit_learning.rundir.run_lock import hold_run
+from explicit_learning.rundir.run_manifest import create_run_manifest, write_run_manifest
 from tests.support.launches import launch_manifest
 
 if TYPE_CHECKING:
@@ -102,6 +103,9 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., A
         own = dict(os.environ) | {"CASE": case, "PYTHONPATH": str(ROOT)} | variables
         number = sum(1 for path in run.glob("launches/*") if ".end" not in path.name) + 1
         manifest = replace(launch_manifest(run, world_size), launch_id=f"launch-{number}")
+        if number == 1:
+            run.mkdir(exist_ok=True)
+            write_run_manifest(run, create_run_manifest(manifest.plan, plan_sha256="0" * 64))
         with hold_run(run) as lock, (run / "console.txt").open("w") as console, blocked_stop_signals():
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.launcher_of_ranks"],
