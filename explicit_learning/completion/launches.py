@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from explicit_learning.rundir.launch_manifest import LaunchManifest
     from explicit_learning.rundir.launches import Launch, Machine
     from explicit_learning.rundir.outcome import RankOutcome
+    from explicit_learning.rundir.rank_report import RankGpu
 
-__all__ = ["differences", "launch_entries", "machines_of", "node_changes", "record_end", "record_start"]
+__all__ = ["differences", "launch_entries", "machines_of", "node_changes", "other_gpus", "record_end", "record_start"]
 
 SHOWN = 12
 
@@ -161,6 +162,21 @@ def launch_entries(launches: Sequence[Launch], *, steps: int, measured: int) -> 
         ),
         measured=measured,
     )
+
+
+def other_gpus(launch: Launch, used: Sequence[RankGpu | None]) -> list[str]:
+    """Return which ranks computed on another GPU than their launch recorded, in words.
+
+    Args:
+        launch: The launch.
+        used: Each rank's GPU, by rank; ``None`` on a CPU.
+    """
+    recorded = [uuid for node in launch.start.nodes for uuid in node.platform.gpus]
+    found = [gpu.uuid for gpu in used if gpu is not None]
+    if len(recorded) != len(found):
+        return [f"{len(found)} GPUs were used, {len(recorded)} recorded"] if recorded or found else []
+    pairs = enumerate(zip(found, recorded, strict=True))
+    return [f"rank {rank} used {uuid}, recorded is {planned}" for rank, (uuid, planned) in pairs if uuid != planned]
 
 
 def differences(machines: Sequence[Machine]) -> tuple[Difference, ...]:

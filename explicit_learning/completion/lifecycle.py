@@ -23,7 +23,7 @@ from explicit_learning.completion.launch_end import (
     exit_code_of_ranks,
     unrecorded_fault,
 )
-from explicit_learning.completion.launches import record_end
+from explicit_learning.completion.launches import other_gpus, record_end
 from explicit_learning.completion.marker import UNCHANGED, FinishedRun, add_up_launches, build_marker, count_run
 from explicit_learning.completion.recount import recount_rank
 from explicit_learning.completion.rules import broken_completion_rules
@@ -310,6 +310,8 @@ def _complete(manifest: LaunchManifest, outcomes: Sequence[RankOutcome]) -> None
     counts = count_run(finished)
     totals = add_up_launches(finished)
     write_text(run / layout.FINAL_ADAPTER / layout.MODEL_CARD, model_card(finished, counts, totals.compute))
+    for other in other_gpus(finished.launches[-1], [report.gpu for report in finished.reports]):
+        say(f"warning: {run}: {other}")
     if finished.unchanged:
         say(f"warning: {run}: {UNCHANGED}")
     sha256 = write_marker(run, build_marker(finished, counts, totals))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from explicit_learning.completion.launches import differences, node_changes, record_start
+from explicit_learning.completion.launches import differences, node_changes, other_gpus, record_start
 from explicit_learning.completion.lifecycle import after_ranks
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.hashing import sha256_file
@@ -17,6 +17,7 @@ from explicit_learning.rundir.completion_marker import Difference, read_marker
 from explicit_learning.rundir.events import read_events
 from explicit_learning.rundir.launches import Change, ImageDigest, read_launches
 from explicit_learning.rundir.outcome import RankOutcome
+from explicit_learning.rundir.rank_report import RankGpu
 from explicit_learning.rundir.run_manifest import read_run_manifest
 from tests.support.machines import COMMIT, MACHINE
 
@@ -197,6 +198,24 @@ def test_what_decides_numbers_is_said_first_however_much_else_differs(
     assert f"{what}: /environment/explicit/EXPLICIT_RUNS is /out, was not there" in told
     assert told[-1].endswith("more places")
     assert not any("{}" in line for line in told)
+
+
+def gpu(number: int) -> RankGpu:
+    return RankGpu(uuid=f"GPU-{number}", cuda="13.0", cudnn=None, nccl=None)
+
+
+@pytest.mark.parametrize(
+    ("used", "told"),
+    [
+        ([gpu(1), gpu(2)], []),
+        ([gpu(2), gpu(1)], ["rank 0 used GPU-2, recorded is GPU-1", "rank 1 used GPU-1, recorded is GPU-2"]),
+        ([gpu(1)], ["1 GPUs were used, 2 recorded"]),
+    ],
+)
+def test_ranks_on_other_gpus_than_recorded_are_told(rl: Run, used: list[RankGpu], told: list[str]) -> None:
+    rl.machine = replace(MACHINE, platform=replace(MACHINE.platform, gpus=("GPU-1", "GPU-2")))
+    rl.prepare()
+    assert other_gpus(read_launches(rl.folder)[0], used) == told
 
 
 def test_differences_name_every_place_once() -> None:

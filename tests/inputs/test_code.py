@@ -65,10 +65,9 @@ def test_program_files_that_are_not_the_commits_are_changes(checkout: Path, tmp_
     (checkout / "explicit_learning" / "__pycache__" / "a.cpython-312.pyc").write_bytes(b"x")
     assert not code_identity(checkout, absent).dirty
     if how in {"untracked", "bytecode"}:
-        (checkout / "explicit_learning" / "b").mkdir()
-        (checkout / "explicit_learning" / "b" / ("__init__.py" if how == "untracked" else "__init__.pyc")).write_text(
-            ""
-        )
+        package = checkout / "explicit_learning" / "b"
+        package.mkdir()
+        (package / ("__init__.py" if how == "untracked" else "__init__.pyc")).write_text("")
     elif how == "overlooked":
         git(checkout, "update-index", "--skip-worktree", "explicit_learning/a.py")
         module.write_text("changed\n")
