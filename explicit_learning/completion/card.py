@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.arms import ARMS
-from explicit_learning.completion.launches import differences, machines_of
+from explicit_learning.completion.launches import differences, machines_of, shortened
 from explicit_learning.completion.marker import UNCHANGED, last_values
 from explicit_learning.files.typed_json import to_json
 
@@ -127,13 +127,13 @@ def _made_on(launches: Sequence[Launch]) -> str:
     text = _table(("machine: launches", "what"), rows)
     for launch in launches:
         for change in launch.start.accepted_changes:
-            what = f"{change.now}, where it was {change.before}"
+            what = f"{_cell(change.now)}, where it was {_cell(change.before)}"
             text += f"\n\nLaunch {launch.start.number} accepted `{change.pointer}`: {what} (`--accept-changes`)."
     if not (found := differences(machines)):
         return text
     columns = " | ".join(str(number) for number in range(len(machines)))
     lines = [f"| not the same on all | {columns} |", f"| --- |{' --- |' * len(machines)}"]
-    lines += [f"| `{each.pointer}` | {' | '.join(map(_cell, each.values))} |" for each in found]
+    lines += [f"| `{_cell(each.pointer)}` | {' | '.join(map(_cell, each.values))} |" for each in found]
     return "\n".join([text, "", *lines])
 
 
@@ -164,7 +164,7 @@ def _machine(machine: Machine) -> str:
         f"torch {libraries.get('torch', 'none')}",
         f"code {_commit(machine.code.commit, dirty=machine.code.dirty)}",
     ]
-    return _cell("; ".join(parts))
+    return "; ".join(map(_cell, parts))
 
 
 def _gpus(machine: Machine) -> list[str]:
@@ -173,7 +173,7 @@ def _gpus(machine: Machine) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+    return shortened(text).replace("|", "\\|").replace("<", "&lt;")
 
 
 def _image(image: ImageIdentity) -> str | None:

@@ -105,10 +105,12 @@ def defect_fault(run: Path, error: Exception) -> Fault:
 
 def unrecorded_fault(run: Path, error: Exception, code: ExitCode) -> Fault:
     """Return the fault of a launch whose end could not be written into the run directory."""
+    is_complete = (run / layout.COMPLETION_MARKER).exists()
+    then = "the run itself is complete" if is_complete else f"then {AGAIN}"
     return CONTEXT.fault(
-        file=run / layout.EVENTS,
+        file=run,
         found=f"the end of this launch could not be recorded: {error}",
-        expected="an event of its end",
-        fix=f"check that the disk of the run is whole and has space, then {AGAIN}",
+        expected="a record of its end",
+        fix=f"check that the disk of the run is whole and has space; {then}",
         exit_code=code,
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.errors import found_text
+from explicit_learning.errors import FOUND_LIMIT, found_text
+from explicit_learning.errors.invisible import escaped
+from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.progress import say
 from explicit_learning.files.schema import pointer
 from explicit_learning.files.typed_json import to_json
@@ -19,7 +21,7 @@ from explicit_learning.rundir.launches import (
     write_end,
     write_start,
 )
-from explicit_learning.rundir.layout import step_of
+from explicit_learning.rundir.layout import launch_start_file, step_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -31,7 +33,16 @@ if TYPE_CHECKING:
     from explicit_learning.rundir.outcome import RankOutcome
     from explicit_learning.rundir.rank_report import RankGpu
 
-__all__ = ["differences", "launch_entries", "machines_of", "node_changes", "other_gpus", "record_end", "record_start"]
+__all__ = [
+    "differences",
+    "launch_entries",
+    "machines_of",
+    "node_changes",
+    "other_gpus",
+    "record_end",
+    "record_start",
+    "shortened",
+]
 
 SHOWN = 12
 
@@ -95,11 +106,11 @@ def record_end(
         faults: What kept a run whose ranks reached the last step from being complete.
 
     Raises:
-        Refusal: If a record is damaged or missing (exit code 65).
-        OSError: If the record cannot be written.
+        Refusal: If it breaks its schema (exit code 70).
+        OSError: If it cannot be written.
     """
-    start = next((launch for launch in read_launches(run) if launch.start.launch_id == launch_id), None)
-    if start is None:
+    start = run / launch_start_file(launch_id)
+    if not start.exists():
         return
     ranks = tuple(
         RankEnd(
@@ -117,7 +128,7 @@ def record_end(
     )
     record = EndRecord(
         launch_id=launch_id,
-        start_sha256=start.start_sha256,
+        start_sha256=sha256_file(start),
         exit_code=int(code),
         ranks=ranks,
         faults=tuple(fault.to_json() for fault in faults),
@@ -194,9 +205,16 @@ def _say_differences(what: str, before: Machine, now: Machine, *, there: str, de
     shown = max(SHOWN, len(first))
     for each in found[:shown]:
         note = " (this decides numbers)" if each.pointer in first else ""
-        say(f"{what}: {each.pointer} is {each.values[1]}, {there} {each.values[0]}{note}")
+        old, new = map(shortened, each.values)
+        say(f"{what}: {each.pointer} is {new}, {there} {old}{note}")
     if len(found) > shown:
         say(f"{what} in {len(found) - shown} more places")
+
+
+def shortened(text: str) -> str:
+    """Return a value as a line can show it: without control characters, and no longer than a fault shows."""
+    shown = escaped(text)
+    return shown if len(shown) <= FOUND_LIMIT else f"{shown[: FOUND_LIMIT - 1]}…"
 
 
 def _leaves(value: Any, parts: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - any JSON value

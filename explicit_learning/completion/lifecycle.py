@@ -11,6 +11,7 @@ import hashlib
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -269,19 +270,36 @@ def after_ranks(manifest: LaunchManifest, outcomes: Sequence[RankOutcome]) -> La
         broken, code = (defect_fault(run, error),), ExitCode.INTERNAL
     _show(*broken)
     faults = broken or (() if code is ExitCode.DONE else end_faults(run, code, outcomes))
-    try:
-        if broken and not (run / layout.COMPLETION_MARKER).exists():
-            set_status(run, "failed")
-        record_end(run, manifest.launch_id, code, outcomes, broken)
-        append_event(run, "exit", {"launch_id": manifest.launch_id, "exit_code": int(code)})
-    except Exception as error:
-        if not isinstance(error, OSError | Refusal):
-            logging.getLogger(__name__).exception("the end of the run could not be recorded")
+    if failure := _record_end(manifest, outcomes, code, broken):
         code = code or ExitCode.IO
-        unrecorded = unrecorded_fault(run, error, code)
+        unrecorded = unrecorded_fault(run, failure, code)
         _show(unrecorded)
         faults = (*faults, unrecorded)
     return LaunchEnd(exit_code=code, faults=faults)
+
+
+def _record_end(
+    manifest: LaunchManifest, outcomes: Sequence[RankOutcome], code: ExitCode, broken: Sequence[Fault]
+) -> Exception | None:
+    """Record the end of a launch in the run manifest, its own record and the log; return the first error."""
+    run, launch_id, first = manifest.run, manifest.launch_id, None
+
+    def manifest_status() -> None:
+        if broken and not (run / layout.COMPLETION_MARKER).exists():
+            set_status(run, "failed")
+
+    for step in (
+        manifest_status,
+        partial(record_end, run, launch_id, code, outcomes, broken),
+        partial(append_event, run, "exit", {"launch_id": launch_id, "exit_code": int(code)}),
+    ):
+        try:
+            step()
+        except Exception as error:
+            if not isinstance(error, OSError | Refusal):
+                logging.getLogger(__name__).exception("the end of the run could not be recorded")
+            first = first or error
+    return first
 
 
 def _show(*faults: Fault) -> None:

@@ -20,7 +20,7 @@ from explicit_learning.gates.image import check_image
 from explicit_learning.gates.machine import measure_platform
 from explicit_learning.gates.nvml import read_inventory
 from explicit_learning.gates.output import check_output
-from explicit_learning.gates.resume import check_resume
+from explicit_learning.gates.resume import LIBRARIES, check_resume
 from explicit_learning.gates.shm import LoaderShape, check_shm, pixel_values_per_token, required_shm_bytes
 from explicit_learning.gates.temporary import check_temporary_folder
 from explicit_learning.gates.trackers import check_trackers
@@ -33,6 +33,7 @@ from explicit_learning.model_files.headers import lora_parameter_bound, processo
 from explicit_learning.plan.geometry import Geometry
 from explicit_learning.plan.reading import FROZEN
 from explicit_learning.plan.typed_plan import Generation, Hardware, Lora, Model, Objective, Optimisation
+from explicit_learning.rundir.layout import COMPLETION_MARKER
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -128,7 +129,8 @@ def check_plan(
             faults += overlap  # nothing is tried there
         elif document.is_sound(FROZEN):
             unfit, accepted = _run_folder(document, out, platform, node=node, accepted=accept_changes)
-            faults += unfit
+            named = any(fault.gate == "environment" for fault in faults)  # the lock decides about libraries
+            faults += [each for each in unfit if not (named and LIBRARIES in (each.pointer or ""))]
         faults += _disk_faults(document, out)
     warnings = [*document.warnings, *inputs.warnings, *accepted]
     if code is not None and document.is_sound("code_commit"):
@@ -149,7 +151,7 @@ def _run_folder(
     """Check the run folder, and what it holds of a run against this machine; return faults and warnings."""
     faults = check_output(out, frozen_config_sha256=document.raw[FROZEN])
     hardware = document.group("hardware", Hardware)
-    if faults or platform is None or hardware is None:
+    if faults or platform is None or hardware is None or (out / COMPLETION_MARKER).exists():
         return faults, []
     return check_resume(out, platform, hardware, node=node, accepted=accepted)
 

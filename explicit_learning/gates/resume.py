@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from explicit_learning.plan.typed_plan import Hardware
     from explicit_learning.rundir.launches import Platform
 
-__all__ = ["change_faults", "check_resume", "deciding_changes", "resume_changes"]
+__all__ = ["LIBRARIES", "change_faults", "check_resume", "deciding_changes", "resume_changes"]
 
 FIX = "resume where the run was before, or add --accept-changes: the record then says that the launches differ"
 NOT_THERE = "not installed"
@@ -78,10 +78,12 @@ def resume_changes(run: Path, now: Platform, hardware: Hardware, *, node: int = 
     Raises:
         Refusal: If a record of a launch is damaged or missing (exit code 65).
     """
-    checkpoint = newest_complete(run) if run.is_dir() else None
+    if not run.is_dir():
+        return []
+    launches, checkpoint = read_launches(run), newest_complete(run)
     if checkpoint is None:
         return []
-    source = source_of(read_launches(run), layout.step_of(checkpoint) or 0)
+    source = source_of(launches, layout.step_of(checkpoint) or 0)
     if source is None:
         raise CONTEXT.refusal(
             file=run / layout.LAUNCHES,

@@ -85,7 +85,9 @@ COMPUTING_PREFIXES = (
     *("TRL_", "TOKENIZERS_", "RAYON_", "SAFETENSORS_"),
 )
 NOT_RECORDED = "(not recorded)"
-SECRET = re.compile(r"(^|_)(API)?(TOKEN|KEY|SECRET|PASSWORD)S?(_|$)")
+# Names that hold secrets, by the words that are in them; and values that carry one: a URL's user, a token's prefix.
+SECRET = re.compile(r"TOKEN(?!IZ)|KEY|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|HEADER|(^|_)PATS?(_|$)", re.IGNORECASE)
+SECRET_VALUE = re.compile(r"://[^/\s]*@|\b(hf|sk|ghp|nvapi|wandb)[_-]\w|\bBearer\b", re.IGNORECASE)
 # Where these two are not set, libraries look for the home folder, or for the user's name.
 NEEDED_CACHES = frozenset({"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"})
 
@@ -138,7 +140,10 @@ def _shown(variables: Mapping[str, str]) -> dict[str, str]:
     def text(value: str) -> str:
         return os.fsencode(value).decode(errors="backslashreplace")
 
-    return {text(name): NOT_RECORDED if SECRET.search(name) else text(value) for name, value in variables.items()}
+    return {
+        text(name): NOT_RECORDED if SECRET.search(name) or SECRET_VALUE.search(value) else text(value)
+        for name, value in variables.items()
+    }
 
 
 def _always(_plan: Plan) -> bool:

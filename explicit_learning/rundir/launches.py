@@ -249,15 +249,16 @@ def read_launches(run: Path) -> tuple[Launch, ...]:
         OSError: If the folder cannot be read.
     """
     folder = run / layout.LAUNCHES
-    if not folder.is_dir():
-        if (run / layout.RUN_MANIFEST).exists():
-            _require_newest(run, ())
-        return ()
-    names = {path.name for path in folder.iterdir()}
+    if os.path.lexists(folder) and not folder.is_dir():
+        what = "a link that leads to no folder" if folder.is_symlink() else "a file"
+        raise CONTEXT.refusal(file=folder, found=what, expected="a folder, or nothing before the first launch")
+    names = {path.name for path in folder.iterdir()} if folder.exists() else set()
     names = {name for name in names if not name.startswith(TEMPORARY_PREFIX) and not layout.is_of_file_system(name)}
     starts = {name for name in names if layout.launch_of_start_file(name)}
-    found = [_read(run, name) for name in starts]
-    launches = tuple(sorted(found, key=lambda launch: (launch.start.number, launch.start.launch_id)))
+    records = [_read(run, name) for name in starts]
+    launches = tuple(sorted(records, key=lambda launch: (launch.start.number, launch.start.launch_id)))
+    if (run / layout.RUN_MANIFEST).exists() or launches:
+        _require_noted(run, launches)
     before: str | None = None
     before_end: str | None = None
     for number, launch in enumerate(launches):
@@ -269,18 +270,26 @@ def read_launches(run: Path) -> tuple[Launch, ...]:
                 expected=f"launch {number}, after {f'the record with SHA-256 {before}' if before else 'no other'}",
             )
         before, before_end = launch.start_sha256, launch.end_sha256
-    _require_newest(run, launches)
     if strays := sorted(name for name in names - starts if not _is_end_of(name, launches)):
         expected = "records of launches, and the end of each at most once"
-        raise CONTEXT.refusal(file=folder, found=", ".join(strays), expected=expected)
+        fix = "remove what is not a record of a launch; restore what is missing from a copy"
+        raise CONTEXT.refusal(file=folder, found=", ".join(strays), expected=expected, fix=fix)
     return launches
 
 
-def _require_newest(run: Path, launches: Sequence[Launch]) -> None:
-    """Compare the newest record with the run manifest, which does not name the record of a launch killed at once."""
-    noted = read_run_manifest(run).last_launch_sha256
+def _require_noted(run: Path, launches: Sequence[Launch]) -> None:
+    """Compare records with the run manifest, which does not name the record of a launch that was killed at once."""
+    manifest = read_run_manifest(run)
+    for launch in launches:
+        if (found := launch.start.run_manifest_sha256) != manifest.run_manifest_sha256:
+            raise CONTEXT.refusal(
+                file=run / layout.launch_start_file(launch.start.launch_id),
+                pointer="/run_manifest_sha256",
+                found=found,
+                expected=f"{manifest.run_manifest_sha256}, as in {layout.RUN_MANIFEST}: it is another run's",
+            )
     known = [None, *(launch.start_sha256 for launch in launches)][-2:]
-    if noted not in known:
+    if (noted := manifest.last_launch_sha256) not in known:
         raise CONTEXT.refusal(
             file=run / layout.LAUNCHES,
             found=f"{len(launches)} records, of which the newest has SHA-256 {known[-1]}",

@@ -144,5 +144,5 @@ def test_an_end_that_cannot_be_recorded_is_a_fault_of_its_own(
     assert end.exit_code == ExitCode.IO
     (fault,) = end.faults
     assert fault.found == "the end of this launch could not be recorded: [Errno 28] No space left on device"
-    assert (fault.file, fault.exit_code) == (str(rl.folder / "events.jsonl"), ExitCode.IO)
+    assert (fault.file, fault.exit_code) == (str(rl.folder), ExitCode.IO)
     assert fault.found in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -198,6 +199,62 @@ def test_what_decides_numbers_is_said_first_however_much_else_differs(
     assert f"{what}: /environment/explicit/EXPLICIT_RUNS is /out, was not there" in told
     assert told[-1].endswith("more places")
     assert not any("{}" in line for line in told)
+
+
+def test_values_with_control_characters_or_of_any_length_fit_a_line(
+    rl: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = begin(rl)
+    settings = MACHINE.environment.settings | {"LD_LIBRARY_PATH": "a\x1b[31m\nrefused |<script>" + "x" * 5000}
+    rl.machine = replace(MACHINE, environment=replace(MACHINE.environment, settings=settings))
+    capsys.readouterr()
+    rl.prepare()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        "this launch differs from the one before: /environment/settings/LD_LIBRARY_PATH is a\\u001b[31m\\u000arefused"
+    )
+    assert len(line) < 400
+    assert finish(rl, saved) == ExitCode.DONE
+    assert "\x1b" not in card(rl)
+    assert "<script>" not in card(rl)
+    assert len(card(rl)) < 10_000
+
+
+def test_a_file_that_is_no_record_is_named_before_anything_is_trained(rl: Run) -> None:
+    begin(rl)
+    (rl.folder / "launches" / "notes.txt").write_text("x")
+    with pytest.raises(Refusal) as refused:
+        rl.prepare()
+    assert refused.value.faults[0].found == "notes.txt"
+    assert refused.value.faults[0].fix.startswith("remove what is not a record of a launch")
+
+
+def test_a_file_that_is_no_record_costs_no_end_of_the_launch(rl: Run) -> None:
+    rl.prepare()
+    (rl.folder / "launches" / "notes.txt").write_text("x")
+    rl.checkpoint(3, rl.sample())
+    end = after_ranks(rl.launch_manifest(), rl.completed(rl.reports(rl.save_adapter())))
+    assert (end.exit_code, [fault.found for fault in end.faults]) == (ExitCode.CONTRACT, ["notes.txt"])
+    assert (rl.folder / "launches/launch-1.end.json").is_file()
+    assert read_events(rl.folder)[0][-1].data == {"launch_id": "launch-1", "exit_code": 65}
+
+
+def test_an_end_record_that_cannot_be_written_keeps_no_event_and_no_completion_away(
+    rl: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "launches/launch-1.end.json")
+
+    rl.prepare()
+    rl.checkpoint(3, rl.sample())
+    monkeypatch.setattr("explicit_learning.completion.launches.write_end", full)
+    end = after_ranks(rl.launch_manifest(), rl.completed(rl.reports(rl.save_adapter())))
+    (fault,) = end.faults
+    assert (end.exit_code, fault.file) == (ExitCode.IO, str(rl.folder))
+    assert "launch-1.end.json" in fault.found
+    assert fault.fix.endswith("the run itself is complete")
+    assert read_run_manifest(rl.folder).status == "completed"
+    assert read_events(rl.folder)[0][-1].kind == "exit"
 
 
 def gpu(number: int) -> RankGpu:

@@ -103,9 +103,11 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., A
         own = dict(os.environ) | {"CASE": case, "PYTHONPATH": str(ROOT)} | variables
         number = sum(1 for path in run.glob("launches/*") if ".end" not in path.name) + 1
         manifest = replace(launch_manifest(run, world_size), launch_id=f"launch-{number}")
+        of_run = create_run_manifest(manifest.plan, plan_sha256="0" * 64)
+        manifest = replace(manifest, run_manifest_sha256=of_run.run_manifest_sha256)
         if number == 1:
             run.mkdir(exist_ok=True)
-            write_run_manifest(run, create_run_manifest(manifest.plan, plan_sha256="0" * 64))
+            write_run_manifest(run, of_run)
         with hold_run(run) as lock, (run / "console.txt").open("w") as console, blocked_stop_signals():
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.launcher_of_ranks"],

@@ -183,6 +183,13 @@ def test_every_variable_of_this_program_is_recorded_and_no_secret() -> None:
         "NVIDIA_API_KEY": "nvapi",
         "TORCH_APIKEY": "x",
         "TOKENIZERS_PARALLELISM": "true",
+        "HF_ENDPOINT": "https://u:sekret@host/",
+        "HF_HUB_HEADERS": "x",
+        "TRL_AUTH": "x",
+        "HF_PAT": "x",
+        "NCCL_IB_PASSWD": "x",
+        "HF_my_api_key": "x",
+        "TORCH_PATH": "/opt/torch",
     }
     record = rank_environment(plan(), own).record()
     assert record.explicit == {
@@ -191,8 +198,12 @@ def test_every_variable_of_this_program_is_recorded_and_no_secret() -> None:
         "EXPLICIT_SIGNINGKEY": "(not recorded)",
         "EXPLICIT_SIGNING_KEY": "(not recorded)",
     }
-    secret = dict.fromkeys(("HF_TOKEN", "NVIDIA_API_KEY", "TORCH_APIKEY"), "(not recorded)")
-    assert record.overridden == secret | {"TOKENIZERS_PARALLELISM": "true"}
+    hidden = ("HF_TOKEN", "NVIDIA_API_KEY", "TORCH_APIKEY", "HF_ENDPOINT", "HF_HUB_HEADERS", "TRL_AUTH", "HF_PAT")
+    unrecorded = "(not recorded)"
+    secret = dict.fromkeys((*hidden, "HF_my_api_key"), unrecorded)
+    assert record.overridden == secret | {"TOKENIZERS_PARALLELISM": "true", "TORCH_PATH": "/opt/torch"}
+    assert {name: value for name, value in record.settings.items() if "IB" in name} == {"NCCL_IB_PASSWD": unrecorded}
+    assert "sekret" not in str(record)
     assert record.settings["TOKENIZERS_PARALLELISM"] == "false"
     assert "key.pem" not in str(record)
     assert "hf_abc" not in str(record)

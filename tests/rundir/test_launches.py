@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -27,9 +27,11 @@ from tests.support.finished_run import plan_document
 from tests.support.machines import MACHINE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 STEPS = (0, 4, 4, 8)
+MANIFEST = create_run_manifest(from_json(Plan, plan_document()), plan_sha256="9" * 64)
 
 
 def start(number: int, step: int, previous: str | None, previous_end: str | None = None) -> StartRecord:
@@ -38,7 +40,7 @@ def start(number: int, step: int, previous: str | None, previous_end: str | None
         number=number,
         previous_sha256=previous,
         previous_end_sha256=previous_end,
-        run_manifest_sha256="1" * 64,
+        run_manifest_sha256=MANIFEST.run_manifest_sha256,
         checkpoint=f"checkpoint-{step}" if step else None,
         step=step,
         nodes=(MACHINE,),
@@ -49,7 +51,7 @@ def start(number: int, step: int, previous: str | None, previous_end: str | None
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """Return a run of four launches, of which the second ended in order."""
-    write_run_manifest(tmp_path, create_run_manifest(from_json(Plan, plan_document()), plan_sha256="9" * 64))
+    write_run_manifest(tmp_path, MANIFEST)
     previous: str | None = None
     for number, step in enumerate(STEPS):
         ended = sha256_file(tmp_path / "launches/8a.end.json") if number == 2 else None
@@ -114,6 +116,46 @@ def test_a_file_that_is_no_record_is_named(run: Path) -> None:
     with pytest.raises(Refusal) as refused:
         read_launches(run)
     assert (refused.value.faults[0].file, refused.value.faults[0].found) == (str(run / "launches"), "5a.end.json")
+
+
+def test_a_record_of_another_run_is_named(run: Path) -> None:
+    path = run / "launches" / "6a.json"
+    path.write_text(path.read_text().replace(MANIFEST.run_manifest_sha256, "1" * 64))
+    with pytest.raises(Refusal, match="it is another run's") as refused:
+        read_launches(run)
+    assert refused.value.faults[0].file == str(path)
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_something_in_place_of_the_folder_is_named(run: Path, kind: str) -> None:
+    shutil.rmtree(run / "launches")
+    if kind == "file":
+        (run / "launches").write_text("")
+    else:
+        (run / "launches").symlink_to(run / "elsewhere")
+    with pytest.raises(Refusal) as refused:
+        read_launches(run)
+    assert refused.value.faults[0].found == ("a file" if kind == "file" else "a link that leads to no folder")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda hardware: hardware.clear(),
+        lambda hardware: hardware.pop("cpu"),
+        lambda hardware: hardware.update(cpu=None),
+        lambda hardware: hardware["cpu"].update(instruction_sets="avx"),
+        lambda hardware: hardware["nvidia"].update(gpus=[{"name": "H200"}]),
+    ],
+)
+def test_hardware_of_another_form_is_refused_as_a_record(run: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    path = run / "launches" / "6a.json"
+    document = json.loads(path.read_text())
+    change(document["nodes"][0]["platform"]["hardware"])
+    path.write_text(json.dumps(document))
+    with pytest.raises(Refusal) as refused:
+        read_launches(run)
+    assert {(fault.exit_code, fault.file) for fault in refused.value.faults} == {(ExitCode.CONTRACT, str(path))}
 
 
 def test_a_record_that_a_kill_kept_from_being_noted_is_a_launch(run: Path) -> None:
