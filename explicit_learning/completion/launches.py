@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.errors import FOUND_LIMIT, found_text
@@ -10,7 +11,7 @@ from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.progress import say
 from explicit_learning.files.schema import pointer
 from explicit_learning.files.typed_json import to_json
-from explicit_learning.gates.resume import deciding_changes
+from explicit_learning.gates.resume import changes_of_node, deciding_changes
 from explicit_learning.rundir.completion_marker import Difference, LaunchEntry, Launches
 from explicit_learning.rundir.launches import (
     Change,
@@ -18,6 +19,7 @@ from explicit_learning.rundir.launches import (
     RankEnd,
     StartRecord,
     read_launches,
+    source_of,
     write_end,
     write_start,
 )
@@ -59,8 +61,7 @@ def record_start(manifest: LaunchManifest, others: Sequence[Machine] = ()) -> No
         OSError: If the record cannot be written.
     """
     run, machine = manifest.run, manifest.machine
-    earlier = read_launches(run)
-    among_nodes = [change for rank, other in enumerate(others, 1) for change in node_changes(manifest, other, rank)]
+    earlier, step = read_launches(run), step_of(manifest.resume_checkpoint or "") or 0
     write_start(
         run,
         StartRecord(
@@ -70,9 +71,9 @@ def record_start(manifest: LaunchManifest, others: Sequence[Machine] = ()) -> No
             previous_end_sha256=earlier[-1].end_sha256 if earlier else None,
             run_manifest_sha256=manifest.run_manifest_sha256,
             checkpoint=manifest.resume_checkpoint,
-            step=step_of(manifest.resume_checkpoint or "") or 0,
+            step=step,
             nodes=(machine, *others),
-            accepted_changes=(*manifest.accepted_changes, *among_nodes),
+            accepted_changes=_accepted(manifest, others, source_of(earlier, step)),
         ),
     )
     if earlier:
@@ -81,6 +82,18 @@ def record_start(manifest: LaunchManifest, others: Sequence[Machine] = ()) -> No
     for rank, other in enumerate(others, 1):
         what = f"node {rank} differs from node 0"
         _say_differences(what, machine, other, there="there", deciding=_deciding(manifest, machine, other))
+
+
+def _accepted(manifest: LaunchManifest, others: Sequence[Machine], source: StartRecord | None) -> tuple[Change, ...]:
+    """Return what decides numbers and differs: it was accepted, because it would have been refused otherwise."""
+    hardware, changes = manifest.plan.hardware, list[Change]()
+    for rank, node in enumerate((manifest.machine, *others)):
+        if source is not None:
+            found = changes_of_node(source, node.platform, hardware, node=rank)
+            changes += [replace(each, pointer=f"/nodes/{rank}{each.pointer}") for each in found]
+        if rank:
+            changes += node_changes(manifest, node, rank)
+    return tuple(dict.fromkeys(changes))
 
 
 def node_changes(manifest: LaunchManifest, other: Machine, rank: int) -> list[Change]:

@@ -35,7 +35,7 @@ from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.limits import noted_limits
 from explicit_learning.files.os_errors import write_fault
 from explicit_learning.files.progress import say
-from explicit_learning.gates.resume import change_faults, resume_changes
+from explicit_learning.gates.resume import check_resume
 from explicit_learning.inputs.frozen_rows import read_frozen_slots
 from explicit_learning.model_files.tensors import file_tensors_sha256
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from explicit_learning.errors import Fault
     from explicit_learning.plan.typed_plan import Plan
     from explicit_learning.rundir.launch_manifest import LaunchManifest
-    from explicit_learning.rundir.launches import Change, Launch, Machine
+    from explicit_learning.rundir.launches import Launch, Machine
     from explicit_learning.rundir.outcome import RankOutcome
     from explicit_learning.rundir.rank_report import RankReport
     from explicit_learning.rundir.run_manifest import RunManifest
@@ -90,7 +90,6 @@ class Preparation:
         run_manifest_sha256: Hash of the run manifest's frozen part.
         launch_id: Random name of this launch.
         accept_changes: Whether launches and nodes may differ in what decides numbers.
-        accepted_changes: What does, here and in the launch that made the checkpoint.
     """
 
     action: Literal["fresh", "resume", "finalise"]
@@ -98,7 +97,6 @@ class Preparation:
     run_manifest_sha256: str
     launch_id: str
     accept_changes: bool = False
-    accepted_changes: tuple[Change, ...] = ()
 
 
 # --- before the ranks -------------------------------------------------------------------------------------------------
@@ -152,9 +150,9 @@ def prepare_run(
         checkpoint = newest_complete(run)
         if checkpoint is not None:
             verify_checkpoint(run / checkpoint, plan, run_manifest_sha256=manifest.run_manifest_sha256)
-        changes = resume_changes(run, machine.platform, plan.hardware)
-        if changes and not accept_changes:
-            raise Refusal(change_faults(run, changes))
+        faults, _ = check_resume(run, machine.platform, plan.hardware, accepted=accept_changes)
+        if faults:
+            raise Refusal(faults)
         action: Literal["fresh", "resume"] = "fresh" if checkpoint is None else "resume"
         set_status(run, "running")
         append_event(run, "launch", {"launch_id": launch_id, "action": action, "checkpoint": checkpoint})
@@ -166,7 +164,6 @@ def prepare_run(
         run_manifest_sha256=manifest.run_manifest_sha256,
         launch_id=launch_id,
         accept_changes=accept_changes,
-        accepted_changes=tuple(changes),
     )
 
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from explicit_learning.errors import Fault
     from explicit_learning.plan.typed_plan import Hardware
-    from explicit_learning.rundir.launches import Platform
+    from explicit_learning.rundir.launches import Platform, StartRecord
 
-__all__ = ["LIBRARIES", "change_faults", "check_resume", "deciding_changes", "resume_changes"]
+__all__ = ["LIBRARIES", "change_faults", "changes_of_node", "check_resume", "deciding_changes", "resume_changes"]
 
 FIX = "resume where the run was before, or add --accept-changes: the record then says that the launches differ"
 NOT_THERE = "not installed"
@@ -91,6 +91,11 @@ def resume_changes(run: Path, now: Platform, hardware: Hardware, *, node: int = 
             expected="a record of every launch",
             fix="restore the folder launches/ from a copy, or start the run again in another folder (--out)",
         )
+    return changes_of_node(source, now, hardware, node=node)
+
+
+def changes_of_node(source: StartRecord, now: Platform, hardware: Hardware, *, node: int) -> list[Change]:
+    """Return what decides numbers and differs between a machine and the node of its number in an earlier launch."""
     before = source.nodes[node] if node < len(source.nodes) else source.nodes[0]
     return deciding_changes(before.platform, now, hardware)
 

@@ -132,7 +132,6 @@ def _launch_manifest(
         stop_at_step=SMOKE_STOP_STEP if stops else None,
         machine=machine,
         accept_changes=prepared.accept_changes,
-        accepted_changes=prepared.accepted_changes,
         audit=audit,
     )
 

@@ -18,7 +18,7 @@ from explicit_learning.files.canonical import canonical_bytes, sha256_json
 from explicit_learning.files.strict_json import load_json
 from explicit_learning.files.typed_json import checked_json, document, parsed
 from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
-from explicit_learning.rundir.launches import Change, Machine
+from explicit_learning.rundir.launches import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,8 +57,7 @@ class LaunchManifest:
         report_to: Trackers that real training runs report to, from ``EXPLICIT_REPORT_TO``.
         stop_at_step: Step at which this launch ends with a checkpoint (smoke phase 1), or ``None``.
         machine: This machine; of several, node 0.
-        accept_changes: Whether nodes may differ in what decides numbers.
-        accepted_changes: What decides numbers, differs from the launch that this one continues, and was accepted.
+        accept_changes: Whether launches and nodes may differ in what decides numbers.
         audit: Whether a resumed launch proves that its state was restored (smoke runs always do).
     """
 
@@ -73,7 +72,6 @@ class LaunchManifest:
     stop_at_step: int | None
     machine: Machine
     accept_changes: bool = False
-    accepted_changes: tuple[Change, ...] = ()
     audit: bool = False
 
     @property

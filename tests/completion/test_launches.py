@@ -43,7 +43,7 @@ def other_machine() -> Machine:
 
 
 OTHER = other_machine()
-CPU_CHANGE = Change(pointer="/platform/hardware/cpu/model", before="Model One", now="Model Two")
+CPU_CHANGE = Change(pointer="/nodes/0/platform/hardware/cpu/model", before="Model One", now="Model Two")
 
 
 def begin(run: Run) -> list[RankFrontiers]:
@@ -100,7 +100,7 @@ def test_two_machines_are_told_apart_everywhere(rl: Run, capsys: pytest.CaptureF
     }
     assert (marker.identities.running_commit, marker.identities.running_dirty) == (CHANGED_COMMIT, True)
 
-    assert "Launch 1 accepted `/platform/hardware/cpu/model`: Model Two, where it was Model One" in card(rl)
+    assert "Launch 1 accepted `/nodes/0/platform/hardware/cpu/model`: Model Two, where it was Model One" in card(rl)
     assert "The last launch ran with changes that are in no commit. Launches of other code: 0;" in card(rl)
     manifest = json.loads((rl.folder / "run-manifest.json").read_text())
     assert "Model" not in json.dumps(manifest), "what differs between launches is not the run's"
@@ -141,6 +141,16 @@ def test_nodes_are_compared_with_node_0(rl: Run) -> None:
     assert node_changes(manifest, MACHINE, 1) == []
     change = replace(CPU_CHANGE, pointer="/nodes/1/platform/hardware/cpu/model")
     assert node_changes(manifest, OTHER, 1) == [change]
+
+
+def test_what_a_following_node_accepts_is_in_the_record_too(rl: Run) -> None:
+    rl.prepare(record=False)
+    record_start(rl.launch_manifest(), [MACHINE])
+    rl.checkpoint(1, rl.sample(range(1)))
+    rl.prepare(accept_changes=True, record=False)
+    record_start(rl.launch_manifest(), [OTHER])
+    accepted = read_launches(rl.folder)[1].start.accepted_changes
+    assert accepted == (replace(CPU_CHANGE, pointer="/nodes/1/platform/hardware/cpu/model"),)
 
 
 def test_the_nodes_of_a_launch_are_in_its_record(rl: Run) -> None:

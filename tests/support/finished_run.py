@@ -271,7 +271,6 @@ class Run:
             stop_at_step=None,
             machine=self.machine,
             accept_changes=self.preparation.accept_changes,
-            accepted_changes=self.preparation.accepted_changes,
         )
 
     def completed(self, reports: Sequence[RankReport]) -> list[RankOutcome]:
