@@ -99,7 +99,7 @@ def test_two_views_of_a_group_with_the_same_pixels_and_two_golds(
 
 @pytest.mark.parametrize(("gold", "good_data"), [("north", False), ("7", True)])
 def test_one_prompt_with_golds_of_two_types(good: Builder, gold: str, good_data: bool) -> None:
-    """The type of an answer is no part of the prompt."""
+    """The type of an answer is not a part of the prompt."""
     second_group(good, gold)
     good.slots[-1]["answer_type"] = "text"
     faults = check_dataset(good.write()).faults

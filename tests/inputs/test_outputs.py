@@ -92,7 +92,7 @@ def test_a_run_is_not_written_into_or_around_an_input(place: Path) -> None:
 def test_decoded_images_are_not_kept_in_an_input(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each file in a model's folder belongs to its identity."""
     file, plan = place / "draft.json", place / "plan.json"
-    monkeypatch.setenv(CACHE_VARIABLE, str(place))  # around all of it, there is no harm
+    monkeypatch.setenv(CACHE_VARIABLE, str(place))  # around all of it, it does no harm
     freeze(json.loads(file.read_text()), file=file, out=plan, count_sft=no_sft)
     before = contents(place)
     for cache in ("model", "model/cache", "data/images", "adapter/a/b", "prompt.txt", "link"):
