@@ -81,7 +81,7 @@ def record_start(manifest: LaunchManifest, others: Sequence[Machine] = ()) -> No
         _say_differences(what, before, machine, there="was", deciding=_deciding(manifest, before, machine))
     for rank, other in enumerate(others, 1):
         what = f"node {rank} differs from node 0"
-        _say_differences(what, machine, other, there="there", deciding=_deciding(manifest, machine, other))
+        _say_differences(what, machine, other, there="node 0 has", deciding=_deciding(manifest, machine, other))
 
 
 def _accepted(manifest: LaunchManifest, others: Sequence[Machine], source: StartRecord | None) -> tuple[Change, ...]:

@@ -69,14 +69,14 @@ class Checked:
 
     @property
     def code(self) -> CodeIdentity:
-        """Identity of the code that runs, once there is no fault."""
+        """Identity of the code that runs, when nothing is wrong."""
         if self.known_code is None:
             raise AssertionError("code of an unknown commit starts no run")
         return self.known_code
 
     @property
     def platform(self) -> Platform:
-        """What computes here, once there is no fault."""
+        """What computes here, when nothing is wrong."""
         if self.known_platform is None:
             raise AssertionError("a plan without hardware starts no run")
         return self.known_platform

@@ -80,7 +80,7 @@ def code_identity(root: Path = ROOT, image_file: Path = IMAGE_FILE) -> CodeIdent
 
 
 def program_sha256(root: Path = ROOT) -> str:
-    """Return the canonical hash over the program's own files: ``{relative POSIX path: SHA-256}``, without bytecode.
+    """Return the canonical hash over the program's own files: ``{relative POSIX path: SHA-256}``.
 
     Raises:
         OSError: If a file cannot be read.
@@ -90,7 +90,7 @@ def program_sha256(root: Path = ROOT) -> str:
 
 
 def _program_files(root: Path) -> list[Path]:
-    """Return the program's own files; bytecode counts where Python would import it without its source."""
+    """Return the program's own files, without the bytecode that Python keeps beside their source."""
     files = [path for folder in PROGRAM_FOLDERS if (root / folder).is_dir() for path in snapshot_files(root / folder)]
     files += [root / PROGRAM_FILE] if (root / PROGRAM_FILE).is_file() else []
     return [path for path in files if path.parent.name != "__pycache__"]

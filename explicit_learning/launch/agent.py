@@ -9,8 +9,8 @@ tells the others when a rank fails and ends its own when one of theirs does.
 When a rank fails, the agent sends SIGTERM to the others and kills them 30 s later. They have nothing to save by then:
 a checkpoint is complete only when every rank has written its part.
 
-With several nodes there is no rendezvous left to do: they have joined, and each knows its ranks. So the agent itself
-asks nothing of another machine, and cannot hang when one is gone.
+Several nodes have joined before the agent starts, and each knows its ranks. So the agent itself asks nothing of another
+machine, and cannot hang when one is gone.
 
 Ranks are never restarted here. The same command continues a run, in new processes, from a checkpoint whose state is
 proven; a restart inside the launcher would continue from a launch manifest that describes another start.

@@ -227,6 +227,8 @@ def write_start(run: Path, record: StartRecord) -> None:
     path.parent.mkdir(exist_ok=True)
     if path.exists():
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+    if record.previous_sha256 is not None:
+        note_launch(run, record.previous_sha256)  # a kill may have kept it from being noted, and may do so again
     write_document(path, record, gate=GATE)
     note_launch(run, sha256_file(path))
 

@@ -13,6 +13,7 @@ from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.typed_json import from_json
 from explicit_learning.plan.typed_plan import Plan
+from explicit_learning.rundir import launches as launches_module
 from explicit_learning.rundir.launches import (
     EndRecord,
     Launch,
@@ -22,7 +23,12 @@ from explicit_learning.rundir.launches import (
     write_end,
     write_start,
 )
-from explicit_learning.rundir.run_manifest import create_run_manifest, read_run_manifest, write_run_manifest
+from explicit_learning.rundir.run_manifest import (
+    create_run_manifest,
+    note_launch,
+    read_run_manifest,
+    write_run_manifest,
+)
 from tests.support.finished_run import plan_document
 from tests.support.machines import MACHINE
 
@@ -201,6 +207,27 @@ def test_the_launch_that_made_a_checkpoint(steps: tuple[int, ...], resumed: int,
     starts = [start(number, step, None) for number, step in enumerate(steps)]
     launches = [Launch(start=each, start_sha256="0" * 64, end=None, end_sha256=None) for each in starts]
     assert source_of(launches, resumed) == (None if expected is None else starts[expected])
+
+
+def test_kills_that_keep_one_record_after_another_from_being_noted_lose_nothing(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class KilledError(Exception):
+        pass
+
+    for number in (len(STEPS), len(STEPS) + 1, len(STEPS) + 2):
+        before = read_launches(run)
+        record = start(number, 8, before[-1].start_sha256)
+
+        def note(run: Path, sha256: str, previous: str | None = record.previous_sha256) -> None:
+            if sha256 != previous:
+                raise KilledError
+            note_launch(run, sha256)
+
+        monkeypatch.setattr(launches_module, "note_launch", note)
+        with pytest.raises(KilledError):
+            write_start(run, record)
+        assert [launch.start for launch in read_launches(run)] == [*(launch.start for launch in before), record]
 
 
 def test_a_record_that_breaks_its_schema_is_not_written(run: Path) -> None:
