@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.arms import ARMS
 from explicit_learning.completion.recount import CONTEXT
+from explicit_learning.errors import found_text
 from explicit_learning.plan.geometry import Geometry
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def broken_completion_rules(
         *_records(plan, reports),
         *_forwards(plan, reports),
         *_parameters(reports),
+        *_layer_functions(reports),
         *_weights(reports, adapter_tensors_sha256),
         *_terms(plan, recounts, reports),
     ]
@@ -101,6 +103,15 @@ def _parameters(reports: Sequence[RankReport]) -> Iterator[Fault]:
         if other := sorted(name for name in first.keys() | own.keys() if first.get(name) != own.get(name)):
             found = f"{len(other)} other parameters on rank {report.rank}, such as {other[0]}"
             yield _fault("trainable_parameters", found, "the names, shapes and types of rank 0")
+
+
+def _layer_functions(reports: Sequence[RankReport]) -> Iterator[Fault]:
+    """All ranks must compute with the same functions."""
+    first = reports[0].layer_functions
+    for report in reports[1:]:
+        if report.layer_functions != first:
+            found = f"{found_text(report.layer_functions)} on rank {report.rank}"
+            yield _fault("layer_functions", found, f"{found_text(first)}, as on rank 0")
 
 
 def _weights(reports: Sequence[RankReport], adapter_tensors_sha256: str) -> Iterator[Fault]:

@@ -61,7 +61,7 @@ def evaluate(
     rows = read_slot_rows(Path(paths.evaluation), split="evaluation")
     folder = Path(paths.model)
     processor = load_processor(folder)
-    model: Any = load_base(folder, plan.model)
+    model: Any = load_base(folder, plan.model, accelerator=plan.hardware.accelerator)
     if adapter is not None:
         model = PeftModel.from_pretrained(model, str(adapter))
     device = torch.device("cuda" if plan.hardware.accelerator == "cuda" else "cpu")

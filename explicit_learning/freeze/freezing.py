@@ -141,7 +141,7 @@ def _sound_draft(draft: dict[str, Any], file: Path, out: Path) -> tuple[Arm, dic
     filled, faults = fill_defaults(draft)
     faults = [replace(fault, file=str(file)) for fault in faults]
     arm = ARMS.get(filled["arm"])
-    inputs = _read_inputs(draft, file, sound, arm=arm, lora=None if faults else from_json(Lora, filled["lora"]))
+    inputs = _read_inputs(draft, file, sound, lora=None if faults else from_json(Lora, filled["lora"]))
     faults += [*inputs.faults, *code_faults(), *_output_faults(out, inputs_of_draft(draft, file))]
     if faults or arm is None or inputs.model is None or inputs.prompt is None:
         raise Refusal(faults)
@@ -197,9 +197,7 @@ def _frozen_plan(
     return plan, [*noticed, *left_out]
 
 
-def _read_inputs(
-    draft: dict[str, Any], file: Path, sound: set[str], *, arm: Arm | None = None, lora: Lora | None = None
-) -> Inputs:
+def _read_inputs(draft: dict[str, Any], file: Path, sound: set[str], *, lora: Lora | None = None) -> Inputs:
     """Read what a draft names in its sound groups."""
     base = file.resolve().parent
 
@@ -212,7 +210,6 @@ def _read_inputs(
         adapter=named("initial_adapter"),
         prompt=named("prompt"),
         lora=lora,
-        arm=arm,
         file=str(file),
     )
 
@@ -257,7 +254,7 @@ def _measured(filled: dict[str, Any], arm: Arm, inputs: Inputs, data: DraftData,
     if inputs.adapter:
         plan["initial_adapter"] = {"path": relative(inputs.adapter.folder), "sha256": inputs.adapter.sha256()}
     plan["prompt"] = {"path": relative(prompt.file), "sha256": prompt.sha256()}
-    plan["generation"] |= {"terminal_token_ids": list(model.terminal.ids), "answer_regex": ANSWER_SCHEMA_REGEX}
+    plan["generation"] |= {"terminal_token_ids": list(model.terminal), "answer_regex": ANSWER_SCHEMA_REGEX}
     plan["data"] = {
         "dataset": rows(data.training),
         "asset_root": relative(data.at_home(data.manifest.asset_root.resolve())),

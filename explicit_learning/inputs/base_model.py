@@ -15,8 +15,6 @@ from explicit_learning.model_files.weights import linear_modules, quantisation_f
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from explicit_learning.errors import Fault
-    from explicit_learning.model_files.terminal_tokens import TerminalTokens
 
 __all__ = ["BaseModel", "read_base_model"]
 
@@ -34,7 +32,7 @@ class BaseModel:
     """
 
     folder: Path
-    terminal: TerminalTokens
+    terminal: tuple[int, ...]
     linear: dict[str, tuple[int, int]] | None
 
     def snapshot_sha256(self) -> str:
@@ -44,21 +42,6 @@ class BaseModel:
             Refusal: With exit code 74 if a file cannot be read.
         """
         return identity(self.folder, snapshot_sha256, CONTEXT)
-
-    def sampling_faults(self) -> list[Fault]:
-        """Return why RL arms cannot sample with this model: TRL knows the tokenizer's two terminal tokens only."""
-        known, ids = self.terminal.of_tokenizer, self.terminal.ids
-        if known.issuperset(ids):
-            return []
-        return [
-            CONTEXT.fault(
-                file=self.folder / "tokenizer_config.json",
-                pointer="/pad_token",
-                found=f"the tokenizer's eos_token and pad_token are {sorted(known)}, the model's own are {list(ids)}",
-                expected="no other terminal token: the trainer would mask completions that end with one",
-                fix="use a tokenizer whose eos_token and pad_token are the model's end-of-sequence tokens",
-            )
-        ]
 
 
 def read_base_model(folder: Path, *, frozen: str | None = None) -> BaseModel:

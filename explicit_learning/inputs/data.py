@@ -176,7 +176,7 @@ def rows_faults(
     warnings = [*checked.warnings]
     if arm and generation and inputs.model and inputs.prompt:
         tokens = Tokens.of_model(inputs.model.folder, inputs.prompt.text)
-        warnings += _turn_end_warnings(tokens, inputs.model.terminal.ids)
+        warnings += _turn_end_warnings(tokens, inputs.model.terminal)
         faults += check_envelope(
             asked_rows(checked, arm),
             tokens,

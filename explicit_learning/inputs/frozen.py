@@ -58,17 +58,16 @@ def read_frozen_inputs(document: PlanDocument) -> Inputs:
         adapter=None if adapter is None else Named(path=base / adapter.path, sha256=adapter.sha256),
         prompt=None if prompt is None else Named(path=base / prompt.path, sha256=prompt.sha256),
         lora=document.group("lora", Lora),
-        arm=document.arm,
         file=file,
     )
     faults = list(inputs.faults)
-    if inputs.model and generation and generation.terminal_token_ids != inputs.model.terminal.ids:
+    if inputs.model and generation and generation.terminal_token_ids != inputs.model.terminal:
         faults.append(
             CONTEXT.fault(
                 file=file,
                 pointer="/generation/terminal_token_ids",
                 found=str(list(generation.terminal_token_ids)),
-                expected=f"{list(inputs.model.terminal.ids)}, the model's end-of-sequence tokens",
+                expected=f"{list(inputs.model.terminal)}, the model's end-of-sequence tokens",
                 fix="freeze the draft again",
             )
         )

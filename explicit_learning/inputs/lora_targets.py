@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explicit_learning.errors import Context, Refusal, found_text
+from explicit_learning.model_files.weights import HEAD
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,8 +35,8 @@ def resolve_targets(linear: Iterable[str], lora: Lora, *, file: str | None = Non
         file: The plan or draft, for faults.
 
     Raises:
-        Refusal: If a name in ``target_modules`` or ``exclude_modules`` matches no linear module, or nothing is left to
-            train.
+        Refusal: If a name in ``target_modules`` or ``exclude_modules`` matches no linear module, nothing is left to
+            train, or the output layer is among the modules, which TRL 1.16 refuses.
     """
     names = list(linear)
     wanted = names
@@ -54,6 +55,14 @@ def resolve_targets(linear: Iterable[str], lora: Lora, *, file: str | None = Non
             found="no module is left to train",
             expected="at least one linear module with an adapter",
             fix="name more modules in target_modules, or fewer in exclude_modules",
+        )
+    if HEAD in chosen:
+        raise CONTEXT.refusal(
+            file=file,
+            pointer="/lora/exclude_modules",
+            found=f"{HEAD}, the output layer, would get an adapter",
+            expected="no adapter there: trainers compute log-probs from the layer's own weight and would not train it",
+            fix=f"add {HEAD} to exclude_modules",
         )
     return tuple(chosen)
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from explicit_learning.arms import Arm
     from explicit_learning.data.dataset import CheckedDataset
     from explicit_learning.errors import Fault
     from explicit_learning.plan.typed_plan import Lora
@@ -85,7 +84,7 @@ class Inputs:
 
 
 def read_inputs(
-    *, model: Named | None, adapter: Named | None, prompt: Named | None, lora: Lora | None, arm: Arm | None, file: str
+    *, model: Named | None, adapter: Named | None, prompt: Named | None, lora: Lora | None, file: str
 ) -> Inputs:
     """Read and check all inputs but the data.
 
@@ -94,7 +93,6 @@ def read_inputs(
         adapter: The initial adapter.
         prompt: The system prompt.
         lora: The adapter's shape. As with the others, ``None`` leaves out whatever needs it.
-        arm: The arm.
         file: The plan or draft, for faults about its own fields.
     """
     faults: list[Fault] = []
@@ -107,8 +105,6 @@ def read_inputs(
             return None
 
     base = read(model, lambda named: read_base_model(named.path, frozen=named.sha256))
-    if base is not None and arm is not None and not arm.is_sft:
-        faults += base.sampling_faults()
     text = read(prompt, lambda named: read_system_prompt(named.path, frozen=named.sha256))
     targets = None
     if base is not None and base.linear is not None and lora is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.errors import Context, found_text
@@ -12,26 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["TerminalTokens", "terminal_tokens"]
+__all__ = ["terminal_tokens"]
 
 CONTEXT = Context(gate="model", fix="write it as the model's release does")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TerminalTokens:
-    """A model's terminal tokens.
-
-    Attributes:
-        ids: The whole set of end-of-sequence tokens, sorted: of generation config, config and tokenizer together.
-        of_tokenizer: The tokenizer's end-of-sequence and padding tokens. TRL takes every other token for content.
-    """
-
-    ids: tuple[int, ...]
-    of_tokenizer: frozenset[int]
-
-
-def terminal_tokens(folder: Path) -> TerminalTokens:
-    """Return the terminal tokens of the model in a folder.
+def terminal_tokens(folder: Path) -> tuple[int, ...]:
+    """Return the end-of-sequence tokens of the model in a folder, sorted: of generation config, config and tokenizer.
 
     Raises:
         Refusal: If an end-of-sequence token of a configuration is not an integer.
@@ -41,11 +27,10 @@ def terminal_tokens(folder: Path) -> TerminalTokens:
     """
     settings = _settings(folder / "tokenizer_config.json")
     tokenizer = _settings(folder / "tokenizer.json")
-    end, padding = (_ids(settings.get(name), tokenizer) for name in ("eos_token", "pad_token"))
-    found = {*end, *_end_of_configs(folder)}
+    found = {*_ids(settings.get("eos_token"), tokenizer), *_end_of_configs(folder)}
     if not found:
         raise ValueError("no end-of-sequence token is named")
-    return TerminalTokens(ids=tuple(sorted(found)), of_tokenizer=frozenset(end | padding))
+    return tuple(sorted(found))
 
 
 def _ids(token: Any, tokenizer: dict[str, Any]) -> set[int]:  # noqa: ANN401 - text, an object that holds it, or null

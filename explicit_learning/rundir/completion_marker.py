@@ -252,6 +252,7 @@ class CompletionMarker:
     machines: tuple[Machine, ...]
     differences: tuple[Difference, ...]
     gpus: tuple[RankGpu | None, ...]
+    layer_functions: dict[str, str]
     resume_probe: ResumeProbe | None
     memory: Memory
     compute: Compute

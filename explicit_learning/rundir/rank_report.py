@@ -91,6 +91,7 @@ class RankReport:
         gpu: The GPU of this launch; ``None`` on a CPU.
         unchanged_adapter_steps: Steps (from 1) with a non-zero learning rate that left the adapter unchanged.
         zero_gradient_steps: Steps (from 1) whose gradient norm was exactly 0.
+        layer_functions: Where the functions come from that compute the gated-delta layers (module and name), by name.
         loss_terms: Each term of the arm's loss by name (`explicit_learning.arms.Arm.terms`).
         log_history: The trainer's log; numbers that are not finite are ``None``.
     """
@@ -117,5 +118,6 @@ class RankReport:
     gpu: RankGpu | None
     unchanged_adapter_steps: tuple[int, ...]
     zero_gradient_steps: tuple[int, ...]
+    layer_functions: dict[str, str]
     loss_terms: dict[str, LossTerm]
     log_history: tuple[dict[str, Any], ...]

@@ -26,13 +26,8 @@ PEER_TIMEOUT = 1800
 SCHEDULERS = {"cosine": "cosine", "linear": "linear", "constant": "constant_with_warmup"}
 
 
-def sft_arguments(context: RankContext, *, adapted_head: bool) -> SFTConfig:
-    """Return TRL's SFT arguments: one deterministic pass, completion-only loss, nothing packed, shuffled or truncated.
-
-    Args:
-        context: The rank's place in the run.
-        adapted_head: Whether the output layer has an adapter; TRL's memory-saving loss then cannot be used.
-    """
+def sft_arguments(context: RankContext) -> SFTConfig:
+    """Return TRL's SFT arguments: one pass in a fixed order, a loss on completions only, nothing packed or cut."""
     from trl import SFTConfig
 
     return SFTConfig(
@@ -41,7 +36,7 @@ def sft_arguments(context: RankContext, *, adapted_head: bool) -> SFTConfig:
         packing=False,
         shuffle_dataset=False,
         max_length=None,
-        loss_type="nll" if adapted_head else "chunked_nll",
+        loss_type="nll",
     )
 
 

@@ -17,7 +17,6 @@ from trl import GRPOTrainer
 from trl.trainer.utils import pad
 
 from explicit_learning.arms import ARMS
-from explicit_learning.errors import Context
 from explicit_learning.launch.outcomes import NonFiniteLossError
 from explicit_learning.rewards import check_columns, score
 from explicit_learning.training.collectives import gather, sum_over_ranks
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
     from explicit_learning.training.schedule import Schedule
 
 __all__ = ["AlignedGRPOTrainer"]
-
-CONTEXT = Context(gate="model")
 
 
 class _ScheduleSampler(Sampler[int]):
@@ -85,21 +82,10 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
         # TRL pads prompt ids on the left itself, but lets the processor pad the fields of each token: with a tokenizer
         # that pads on the right, the image positions of prompts of different lengths would be shifted.
         kwargs["processing_class"].tokenizer.padding_side = "left"
-        super().__init__(reward_funcs=[_answer], train_dataset=rows, **kwargs)
-        self._check_terminal_tokens()
+        super().__init__(reward_funcs=[_answer], rows=rows, **kwargs)
+        # TRL would add the tokenizer's own; what ends a completion is frozen in the plan.
+        self.eos_token_ids = list(constraint.terminal)
         declare_terms(self.loop.counters, ARMS[plan.arm])
-
-    def _check_terminal_tokens(self) -> None:
-        """Refuse terminal tokens that TRL would take for content: it reads only the tokenizer's EOS and pad."""
-        known = {self._tokenizer.eos_token_id, self._tokenizer.pad_token_id}
-        unknown = sorted(set(self._constraint.terminal) - known)
-        if unknown:
-            raise CONTEXT.refusal(
-                pointer="/generation/terminal_token_ids",
-                found=f"{unknown}, which are neither the tokenizer's end-of-sequence nor its padding token",
-                expected=f"terminal tokens among {sorted(known)}: TRL masks completions that end with another one",
-                fix="use a tokenizer whose eos_token and pad_token are the model's end-of-sequence tokens",
-            )
 
     # --- data -----------------------------------------------------------------------------------------------------
 
@@ -128,7 +114,7 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
         return output | {"slot_prompt": list(self._slot_prompts)}
 
     def _generate_single_turn(
-        self, prompt_ids: list[list[int]], images: Any, multimodal_fields: dict[str, Any]
+        self, prompt_ids: list[list[int]], images: Any, multimodal_fields: dict[str, Any], *_: Any, **__: Any
     ) -> tuple[list[list[int]], None]:
         """Sample one constrained completion per row, each from its own stream of numbers."""
         del images

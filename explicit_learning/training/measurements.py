@@ -10,6 +10,7 @@ import torch
 
 from explicit_learning.rundir.rank_report import RankGpu, RankReport, TrainableParameter
 from explicit_learning.training.collectives import sum_over_ranks
+from explicit_learning.training.kernels import bound_layer_functions
 from explicit_learning.training.metrics import logged_rows
 from explicit_learning.training.objectives.loss_term_check import checked_terms
 from explicit_learning.training.policy import ADAPTER, base_tensors, trainable_parameters
@@ -122,6 +123,7 @@ def rank_report(trainer: CheckpointingTrainer, *, initial: WeightDigests) -> Ran
         gpu=rank_gpu(device),
         unchanged_adapter_steps=tuple(counters.unchanged_adapter_steps),
         zero_gradient_steps=tuple(counters.zero_gradient_steps),
+        layer_functions=bound_layer_functions(),
         loss_terms=terms,
         log_history=tuple(logged_rows(state.log_history)),
     )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from explicit_learning.errors import Context, found_text
 from explicit_learning.inputs.lora_targets import resolve_targets
+from explicit_learning.training.kernels import bind_layer_functions
 from explicit_learning.training.state.adapters import load_adapter_folder
 from explicit_learning.training.targets import linear_names, lora_config
 
@@ -56,13 +57,23 @@ def load_processor(folder: Path) -> ProcessorMixin:
     return processor
 
 
-def load_base(folder: Path, model: Model) -> PreTrainedModel:
+def load_base(folder: Path, model: Model, *, accelerator: str) -> PreTrainedModel:
     """Load the base model from local files, frozen, in the plan's type and attention implementation.
 
     ``use_cache`` is not passed: Qwen3.5's constructor rejects it.
+
+    Args:
+        folder: Folder of the model.
+        model: The plan's block.
+        accelerator: ``cpu`` or ``cuda``: what the model's layers will compute on.
+
+    Raises:
+        Refusal: If a compiled function of the model's layers cannot be imported (78).
     """
     import torch
     from transformers import AutoModelForImageTextToText
+
+    bind_layer_functions(accelerator)
 
     base: PreTrainedModel = AutoModelForImageTextToText.from_pretrained(
         str(folder),
@@ -88,7 +99,7 @@ def build_policy(plan: Plan, *, model: Path, initial_adapter: Path | None) -> Po
     from peft import get_peft_model
     from transformers import set_seed
 
-    base = load_base(model, plan.model)
+    base = load_base(model, plan.model, accelerator=plan.hardware.accelerator)
     targets = resolve_targets(linear_names(base), plan.lora)
     # Before building: peft draws the matrices from the global generator.
     set_seed(plan.seed)

@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import Dataset
-
 from explicit_learning.data.prompt import prompt_messages
 from explicit_learning.data.rows import Relation
 from explicit_learning.training.schedule import REUSED
+from explicit_learning.training.state.checkpointing import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -62,12 +61,14 @@ def gold_answer(slot: SlotRow, arm: Arm) -> str:
     return slot.answer_under(slot.relation if slot.relation.value in arm.shown else Relation.FULL)
 
 
-class RolloutRows(Dataset[dict[str, Any]]):
+class RolloutRows(Rows):
     """The rows of the whole run, each built when it is asked for.
 
     Row i is for completion i of the schedule; row `REUSED` is empty and stands for one that was sampled earlier in its
     generation cycle.
     """
+
+    COLUMNS = ("prompt", "images", "slot_prompt")
 
     def __init__(
         self, slots: Iterable[SlotRow], *, arm: Arm, schedule: Schedule, system: str, images: ImageStore

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import Dataset, Sampler, SequentialSampler
+from torch.utils.data import Sampler, SequentialSampler
 from trl import SFTTrainer
 
 from explicit_learning.arms import ARMS
 from explicit_learning.training.objectives.loss_term_check import count_pass, declare_terms
 from explicit_learning.training.prompt_limit import refuse_long_prompt
-from explicit_learning.training.state.checkpointing import CheckpointingTrainer
+from explicit_learning.training.state.checkpointing import CheckpointingTrainer, Rows
 from explicit_learning.training.tokens import sft_example
 
 if TYPE_CHECKING:
@@ -31,8 +31,10 @@ __all__ = ["OnePassSFTTrainer", "SftRows"]
 IGNORED = -100
 
 
-class SftRows(Dataset[dict[str, Any]]):
+class SftRows(Rows):
     """SFT rows in training order, as TRL reads them; each image is decoded when its row is asked for."""
+
+    COLUMNS = ("prompt", "completion", "chat_template_kwargs", "images")
 
     def __init__(self, rows: Sequence[SftRow], *, system: str, images: ImageStore) -> None:
         self._rows = rows
@@ -61,7 +63,7 @@ class OnePassSFTTrainer(CheckpointingTrainer, SFTTrainer):
         self._rows = rows
         self.records_left_out = left_out
         self._max_prompt_tokens = max_prompt_tokens
-        super().__init__(train_dataset=rows, **kwargs)
+        super().__init__(rows=rows, **kwargs)
         declare_terms(self.loop.counters, ARMS[self.loop.context.manifest.plan.arm])
 
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:

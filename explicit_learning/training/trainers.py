@@ -83,12 +83,11 @@ def _sft_trainer(
             expected=f"{steps} steps with {loss_tokens} loss tokens, as planned",
             fix="freeze the draft again with this data and this model",
         )
-    adapted_head = any(name.rpartition(".")[2] == "lm_head" for name in policy.targets)
     return OnePassSFTTrainer(
         loop=loop,
         records=records,
         model=policy.model,
-        args=sft_arguments(context, adapted_head=adapted_head),
+        args=sft_arguments(context),
         rows=SftRows(rows[: counted.records], system=system, images=ImageStore(Path(manifest.paths.asset_root))),
         left_out=counted.left_out,
         max_prompt_tokens=plan.generation.max_prompt_tokens,

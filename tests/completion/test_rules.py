@@ -116,6 +116,16 @@ def test_ranks_that_train_other_parameters(rl: Run, other: dict[str, TrainablePa
     assert (fault.pointer, fault.found) == ("/trainable_parameters", f"1 other parameters on rank 1, such as {name}")
 
 
+def test_ranks_that_compute_with_other_functions(rl: Run) -> None:
+    rl.prepare()
+    rl.sample()
+    first, second = rl.reports(TENSORS)
+    second = dataclasses.replace(second, layer_functions={"chunk_gated_delta_rule": "fla.chunk_gated_delta_rule"})
+    (fault,) = broken_completion_rules(rl.plan, recounts(rl), [first, second], adapter_tensors_sha256=TENSORS)
+    assert fault.pointer == "/layer_functions"
+    assert fault.found == '{"chunk_gated_delta_rule": "fla.chunk_gated_delta_rule"} on rank 1'
+
+
 # --- the loss's terms ---------------------------------------------------------------------------------------------
 
 ACTED = LossTerm(called=PASSES, finite=True, gradient=True)

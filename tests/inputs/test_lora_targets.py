@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from explicit_learning.errors import Refusal
 from explicit_learning.inputs.lora_targets import resolve_targets, shortest_suffixes
 from explicit_learning.plan.typed_plan import Lora
 
@@ -24,6 +25,24 @@ def test_a_name_stands_for_everything_below_it(tower: str) -> None:
         task_type="CAUSAL_LM",
     )
     assert resolve_targets(LINEAR, lora) == ("model.language_model.layers.1.mlp.up_proj",)
+
+
+@pytest.mark.parametrize("targets", ["all-linear", "lm_head", ("lm_head", "proj")])
+def test_an_adapter_on_the_output_layer_is_refused(targets: str | tuple[str, ...]) -> None:
+    lora = Lora(
+        rank=8,
+        alpha=16,
+        dropout=0,
+        target_modules=targets,
+        exclude_modules=(),
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    with pytest.raises(Refusal) as caught:
+        resolve_targets(LINEAR, lora, file="plan.json")
+    (fault,) = caught.value.faults
+    assert (fault.file, fault.pointer) == ("plan.json", "/lora/exclude_modules")
+    assert fault.found == "lm_head, the output layer, would get an adapter"
 
 
 def test_suffix_grows_only_where_it_would_reach_another_module() -> None:

@@ -120,7 +120,7 @@ def retype(entry: dict[str, Any], kind: str) -> None:
 
 def test_what_is_as_frozen_is_read(model: Path, demo_adapter: Path) -> None:
     base = read_base_model(model, frozen=snapshot_sha256(model))
-    assert base.terminal.ids == (376, 377)
+    assert base.terminal == (376, 377)
     assert base.snapshot_sha256() == snapshot_sha256(model)
     adapter = read_initial_adapter(demo_adapter, frozen=adapter_sha256(demo_adapter))
     assert adapter.sha256() == adapter_sha256(demo_adapter)
@@ -259,15 +259,13 @@ def test_settings_that_cannot_be_read_are_a_fault(model: Path, name: str, text: 
     assert [fault.gate for fault in caught.value.faults] == ["model"]
 
 
-def test_a_terminal_token_that_trl_does_not_know_is_refused_in_rl_arms_only(
-    draft: dict[str, Any], model: Path, tmp_path: Path, manifest: Path
+def test_a_terminal_token_that_the_tokenizer_does_not_name_is_frozen_with_the_others(
+    draft: dict[str, Any], model: Path, tmp_path: Path
 ) -> None:
     change_json(model / "generation_config.json", eos_token_id=[376, 377, 380])
-    (fault,) = freezing(draft, tmp_path / "plan.json")
-    assert place(fault) == ("tokenizer_config.json", "/pad_token")
-    assert fault.found == "the tokenizer's eos_token and pad_token are [376, 377], the model's own are [376, 377, 380]"
-    sft = json.loads(SFT.read_text()) | {"model": {"path": str(model)}, "data": {"manifest": str(manifest)}}
-    assert freezing(sft, tmp_path / "plan.json") == []
+    out = tmp_path / "plan.json"
+    assert freezing(draft, out) == []
+    assert json.loads(out.read_text())["generation"]["terminal_token_ids"] == [376, 377, 380]
 
 
 def test_terminal_tokens_are_those_of_the_model(draft: dict[str, Any], tmp_path: Path) -> None:

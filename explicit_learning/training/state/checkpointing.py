@@ -9,10 +9,11 @@ TRL's trainers, which keep the step itself.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import datasets
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from explicit_learning.errors import Context, ExitCode
 from explicit_learning.files.typed_json import to_json
@@ -73,9 +74,19 @@ if TYPE_CHECKING:
 else:
     _Base = object
 
-__all__ = ["REFERENCE", "CheckpointingTrainer", "protected_checkpoints"]
+__all__ = ["REFERENCE", "CheckpointingTrainer", "Rows", "protected_checkpoints"]
 
 CONTEXT = Context(gate="checkpoint", exit_code=ExitCode.INTERNAL)
+
+
+class Rows(Dataset[dict[str, Any]]):
+    """Rows of a trainer, each built when a loader asks for it.
+
+    Attributes:
+        COLUMNS: The keys of a row.
+    """
+
+    COLUMNS: ClassVar[tuple[str, ...]]
 
 
 class CheckpointingTrainer(_Base):
@@ -101,13 +112,17 @@ class CheckpointingTrainer(_Base):
         *,
         loop: LoopState,
         records: Records | None,
+        rows: Rows,
         **kwargs: Any,
     ) -> None:
         self.loop = loop
         self.records = records
         self.resumed = []
         self.counters_as_loaded = None
-        super().__init__(**kwargs)
+        # TRL's constructors insist on this class, and read the names of the columns only.
+        columns = datasets.Dataset.from_dict({name: [None] for name in rows.COLUMNS})
+        super().__init__(train_dataset=columns, **kwargs)
+        self.train_dataset = rows
         count_forwards(self.accelerator.unwrap_model(self.model), loop)
 
     def _send_telemetry(self) -> None:
