@@ -122,6 +122,7 @@ def build_marker(finished: FinishedRun, counts: Counts, totals: LaunchTotals) ->
         machines=machines,
         differences=differences(machines),
         gpus=tuple(report.gpu for report in finished.reports),
+        sampler_agreement=first.sampler_agreement,
         layer_functions=first.layer_functions,
         resume_probe=resume_probe(run),
         memory=totals.memory,

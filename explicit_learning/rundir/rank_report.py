@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["LossTerm", "RankGpu", "RankReport", "TrainableParameter"]
+__all__ = ["LossTerm", "RankGpu", "RankReport", "SamplerAgreement", "TrainableParameter"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +59,21 @@ class RankGpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerAgreement:
+    """How far the log-probs of sampled tokens agreed between sampler and trainer, over all ranks. Unit: nats.
+
+    Attributes:
+        tokens: Tokens that were compared: those in the loss, in the first use of each generation cycle.
+        mean: Mean absolute difference; ``None`` if no token was compared.
+        largest: Largest absolute difference; ``None`` if no token was compared.
+    """
+
+    tokens: int
+    mean: float | None
+    largest: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankReport:
     """One rank's measurements of a run that reached its last step; a part of its `RankOutcome`.
 
@@ -91,6 +106,7 @@ class RankReport:
         gpu: The GPU of this launch; ``None`` on a CPU.
         unchanged_adapter_steps: Steps (from 1) with a non-zero learning rate that left the adapter unchanged.
         zero_gradient_steps: Steps (from 1) whose gradient norm was exactly 0.
+        sampler_agreement: How far sampler and trainer agreed; ``None`` in SFT arms.
         layer_functions: Where the functions come from that compute the gated-delta layers (module and name), by name.
         loss_terms: Each term of the arm's loss by name (`explicit_learning.arms.Arm.terms`).
         log_history: The trainer's log; numbers that are not finite are ``None``.
@@ -118,6 +134,7 @@ class RankReport:
     gpu: RankGpu | None
     unchanged_adapter_steps: tuple[int, ...]
     zero_gradient_steps: tuple[int, ...]
+    sampler_agreement: SamplerAgreement | None
     layer_functions: dict[str, str]
     loss_terms: dict[str, LossTerm]
     log_history: tuple[dict[str, Any], ...]
