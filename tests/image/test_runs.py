@@ -108,7 +108,7 @@ def test_the_bill_of_materials_names_what_is_installed(docker: Docker) -> None:
     bill = json.loads((ROOT / "build" / "image" / "el-cpu.sbom.json").read_text())
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
     urls = {component["purl"].partition("?")[0] for component in bill["components"]}
-    assert {"pkg:pypi/torch@2.11.0", "pkg:pypi/trl@1.9.1", "pkg:pypi/peft@0.19.1"} <= urls
+    assert {"pkg:pypi/torch@2.13.0", "pkg:pypi/trl@1.16.0", "pkg:pypi/peft@0.21.2"} <= urls
     query = "import importlib.metadata as m; print(*sorted({d.name + '==' + d.version for d in m.distributions()}))"
     listed = docker.run("--entrypoint", "/opt/env/bin/python", IMAGE, "-c", query).stdout.split()
     named = {url.removeprefix("pkg:pypi/").replace("@", "==") for url in urls if url.startswith("pkg:pypi/")}
