@@ -221,12 +221,24 @@ def test_what_takes_the_place_of_a_locked_package_or_of_the_library_is_found(tmp
 def test_a_part_of_a_package_without_init_is_found(tmp_path: Path) -> None:
     """Python joins the folders of such a package, and takes each module from the first that has it."""
     environment, first = tmp_path / "environment", tmp_path / "first"
-    for path in (environment / "parts" / "one.py", first / "parts" / "one.py"):
-        path.parent.mkdir(parents=True)
+    installed, others = ("one.py", "two.py", "deep/three.py"), ("one.py", "mine.py", "deep/three.py", "deep/four.py")
+    for path in (*(environment / "parts" / name for name in installed), *(first / "parts" / name for name in others)):
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     search_path = [str(first), str(environment)]
-    assert list(shadows(search_path, {str(environment)})) == [("parts", str(first / "parts"))]
+    assert list(shadows(search_path, {str(environment)})) == [
+        ("parts.deep.three", str(first / "parts" / "deep" / "three.py")),
+        ("parts.one", str(first / "parts" / "one.py")),
+    ]
     assert list(shadows(list(reversed(search_path)), {str(environment)})) == []
+
+
+def test_packages_without_init_may_share_a_name(tmp_path: Path) -> None:
+    environment, first = tmp_path / "environment", tmp_path / "first"
+    for path in (environment / "benchmarks" / "decoder.py", first / "benchmarks" / "accounting.py"):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    assert list(shadows([str(first), str(environment)], {str(environment)})) == []
 
 
 def test_many_shadows_are_told_together(tmp_path: Path) -> None:
