@@ -39,7 +39,8 @@ def environment_folders() -> set[str]:
 def shadows(search_path: Sequence[str], environment: set[str]) -> Iterator[tuple[str, str]]:
     """Yield ``(module, path)`` for each module that stands before one of the environment or the standard library.
 
-    Two packages without ``__init__`` may share a name (one of the full lock installs ``benchmarks``); their modules may not.
+    Two packages without ``__init__`` may share a name (one of the full lock installs ``benchmarks``), but their modules
+    may not.
 
     Args:
         search_path: The import search path.
