@@ -61,7 +61,8 @@ def evaluate(
     rows = read_slot_rows(Path(paths.evaluation), split="evaluation")
     folder = Path(paths.model)
     processor = load_processor(folder)
-    model: Any = load_base(folder, plan.model, accelerator=plan.hardware.accelerator)
+    strict = plan.determinism == "strict"
+    model: Any = load_base(folder, plan.model, accelerator=plan.hardware.accelerator, strict=strict)
     if adapter is not None:
         model = PeftModel.from_pretrained(model, str(adapter))
     device = torch.device("cuda" if plan.hardware.accelerator == "cuda" else "cpu")

@@ -42,7 +42,7 @@ def test_answers_do_not_depend_on_how_rows_are_batched(plan: Plan, data: Path) -
     from explicit_learning.training.policy import load_base, load_processor
 
     rows = read_slot_rows(data / "evaluation.jsonl", split="evaluation")
-    model, processor = load_base(MODEL, plan.model, accelerator="cpu").eval(), load_processor(MODEL)
+    model, processor = load_base(MODEL, plan.model, accelerator="cpu", strict=True).eval(), load_processor(MODEL)
     system = (PROMPTS / "common_system.txt").read_text().strip()
 
     def answer(batch: int) -> list[str]:

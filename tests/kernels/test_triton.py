@@ -6,11 +6,15 @@ import json
 import os
 import subprocess
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from explicit_learning.files.resources import ROOT
+from explicit_learning.training.autotuning import CONFIGURATIONS
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.kernels
 
@@ -30,6 +34,7 @@ KERNELS = {
     "prepare_wy_repr_bwd_kernel": 1,
     "recompute_w_u_fwd_kernel": 1,
 }
+OUTPUT_KERNEL = "fla.ops.common.chunk_o.chunk_fwd_kernel_o"
 CAPABILITIES = ("8.0", "9.0", "10.0")
 # flash-linear-attention imports an installed TileLang whatever FLA_TILELANG says, and decorates functions with it.
 TILELANG = """\
@@ -101,6 +106,40 @@ def test_configurations_are_those_of_the_gpu(
     compiled: dict[str, dict[str, list[dict[str, Any]]]], kernel: str, setting: str, values: dict[str, int]
 ) -> None:
     assert {capability: each[kernel][0][setting] for capability, each in compiled.items()} == values
+
+
+def test_a_kernel_that_is_not_pinned_ends_the_program_before_it_is_timed(
+    surroundings: dict[str, str], tmp_path: Path
+) -> None:
+    table = json.loads(CONFIGURATIONS.read_bytes())
+    del table["9.0"][OUTPUT_KERNEL]
+    pins = tmp_path / "pins.json"
+    pins.write_text(json.dumps(table))
+    done = _run("9.0", "--pins", str(pins), **surroundings, FLA_TILELANG="0")
+    assert done.returncode != 0
+    assert f"TimedKernelError: the kernel {OUTPUT_KERNEL} would choose one of " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("capability", "changed", "told"),
+    [
+        ("9.0", {"num_warps": 3}, "the installed flash-linear-attention has no such configuration of this kernel"),
+        ("9.0", None, "a GPU of compute capability 9.0"),
+    ],
+)
+def test_configurations_that_do_not_fit_are_refused(
+    surroundings: dict[str, str], tmp_path: Path, capability: str, changed: dict[str, int] | None, told: str
+) -> None:
+    table = json.loads(CONFIGURATIONS.read_bytes())
+    if changed is None:
+        del table[capability]
+    else:
+        table[capability][OUTPUT_KERNEL] |= changed
+    pins = tmp_path / "pins.json"
+    pins.write_text(json.dumps(table))
+    done = _run(capability, "--pins", str(pins), **surroundings, FLA_TILELANG="0")
+    assert done.returncode != 0
+    assert told in done.stderr
 
 
 @pytest.mark.parametrize(

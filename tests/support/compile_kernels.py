@@ -1,26 +1,36 @@
 """Compiles the Triton kernels of Qwen3.5's linear attention for a GPU that is not there. A program of its own.
 
     compile_kernels.py 9.0               compiles; prints {kernel: [{"target": …, "num_warps": …, …}]} as JSON
+    compile_kernels.py 9.0 --pins FILE   the same, with the pinned configurations of another file
+    compile_kernels.py 9.0 --choose      the same, but prints the first configuration that fits, by kernel
     compile_kernels.py 9.0 --tilelang    compiles nothing; prints whether TileLang takes part in the backward pass
 
 flash-linear-attention asks for the GPU when it is imported, and chooses tile sizes and kernels by the answer. So Triton
 gets a driver, and torch the properties, of the wanted GPU before that. The kernels are found, not listed: a layer of
 the real shape runs forward, backward and a step of decoding on tensors without data, and each kernel that it launches
-is compiled with the arguments of the launch, and not run. Of a kernel's configurations, the first one is taken that
-fits into the GPU's shared memory: which one is fastest, only the GPU can tell.
+is compiled with the arguments of the launch, and not run. Of a kernel's configurations, the one is taken that strict
+runs are pinned to; to choose these, the first one that fits into the GPU's shared memory: which one is fastest, only
+the GPU can tell.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 from triton.runtime import Autotuner, JITFunction, driver
+
+from explicit_learning.training import autotuning
+from explicit_learning.training.autotuning import described, full_name
+from explicit_learning.training.kernels import bind_layer_functions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,15 +112,25 @@ def pretend(gpu: Gpu) -> None:
     torch.cuda.get_device_capability = lambda _device=None: gpu.capability
 
 
-def compile_instead_of_launching(gpu: Gpu) -> dict[str, list[dict[str, Any]]]:
-    """Make every launch compile the kernel; return what is filled with the result of each, by the kernel's name."""
+def compile_instead_of_launching(
+    gpu: Gpu, *, choose: bool
+) -> tuple[dict[str, list[dict[str, Any]]], dict[str, dict[str, Any]]]:
+    """Make every launch compile the kernel.
+
+    Returns:
+        What is filled with the result of each launch, by the kernel's name, and with the chosen configurations, by its
+        module and name.
+    """
     compiled: dict[str, list[dict[str, Any]]] = {}
+    chosen: dict[str, dict[str, Any]] = {}
     launch = JITFunction.run
 
     def compile_only(kernel: JITFunction, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:  # noqa: ARG001
         result = launch(kernel, *args, grid=grid, warmup=True, **options)
         if result.metadata.shared > gpu.shared_memory:
-            return None
+            if choose:
+                return None
+            raise RuntimeError(f"{kernel.fn.__qualname__} does not fit into {gpu.shared_memory} bytes")
         metadata = result.metadata
         variant = {
             "target": f"{metadata.target.backend}:{metadata.target.arch}",
@@ -127,15 +147,29 @@ def compile_instead_of_launching(gpu: Gpu) -> dict[str, list[dict[str, Any]]]:
 
     def first_that_fits(tuner: Autotuner, *args: Any, **options: Any) -> Any:
         tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
+        name = full_name(tuner)
         for config in tuner.prune_configs(options):
-            result = tuner.fn.run(*args, **options, **config.all_kwargs())
-            if result is not None:
-                return result
-        raise RuntimeError(f"no configuration of {tuner.base_fn.__name__} fits into {gpu.shared_memory} bytes")
+            if chosen.get(name, described(config)) == described(config):
+                result = tuner.fn.run(*args, **options, **config.all_kwargs())
+                if result is not None:
+                    chosen[name] = described(config)
+                    return result
+        raise RuntimeError(f"no configuration of {name} fits into {gpu.shared_memory} bytes in all its launches")
 
     JITFunction.run = compile_only
-    Autotuner.run = first_that_fits
-    return compiled
+    if choose:
+        Autotuner.run = first_that_fits
+    return compiled, chosen
+
+
+def convolution_in_torch() -> None:
+    """Let torch's own functions pass for causal-conv1d, which is compiled from sources and is no Triton kernel."""
+    from transformers.models.qwen3_5 import modeling_qwen3_5
+
+    stand_in = ModuleType("causal_conv1d")
+    for name in ("causal_conv1d_fn", "causal_conv1d_update"):
+        setattr(stand_in, name, inspect.unwrap(getattr(modeling_qwen3_5, name)))
+    sys.modules["causal_conv1d"] = stand_in
 
 
 def train_and_decode() -> None:
@@ -164,9 +198,16 @@ def main() -> None:
 
         print(json.dumps(CommonTileLangBackend.can_use()))
         return
-    compiled = compile_instead_of_launching(gpu)
+    convolution_in_torch()
+    bind_layer_functions("cuda")
+    choose = "--choose" in sys.argv
+    if "--pins" in sys.argv:
+        autotuning.CONFIGURATIONS = Path(sys.argv[-1])
+    if not choose:
+        autotuning.pin_configurations(sys.argv[1])
+    compiled, chosen = compile_instead_of_launching(gpu, choose=choose)
     train_and_decode()
-    print(json.dumps(compiled))
+    print(json.dumps(chosen if choose else compiled))
 
 
 if __name__ == "__main__":

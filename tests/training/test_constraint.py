@@ -34,7 +34,7 @@ def model() -> Any:
     settings = Model(
         path=str(MODEL), revision=None, snapshot_sha256="0" * 64, attn_implementation="sdpa", dtype="float32"
     )
-    return load_base(MODEL, settings, accelerator="cpu").eval()
+    return load_base(MODEL, settings, accelerator="cpu", strict=True).eval()
 
 
 @pytest.fixture(scope="module")
