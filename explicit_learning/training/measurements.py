@@ -125,6 +125,7 @@ def rank_report(trainer: CheckpointingTrainer, *, initial: WeightDigests) -> Ran
         unchanged_adapter_steps=tuple(counters.unchanged_adapter_steps),
         zero_gradient_steps=tuple(counters.zero_gradient_steps),
         sampler_agreement=None if records is None else _sampler_agreement(counters),
+        kernel_checks=loop.kernel_checks,
         layer_functions=bound_layer_functions(),
         loss_terms=terms,
         log_history=tuple(logged_rows(state.log_history)),

@@ -249,6 +249,7 @@ class Run:
             "unchanged_adapter_steps": (),
             "zero_gradient_steps": (2,),
             "sampler_agreement": None if self.is_sft else SamplerAgreement(tokens=240, mean=1e-7, largest=1e-6),
+            "kernel_checks": None,
             "layer_functions": {"chunk_gated_delta_rule": "model.torch_chunk_gated_delta_rule"},
             "loss_terms": {"cross_entropy" if self.is_sft else "policy": acted},
             "log_history": ({"step": 1, "loss": 0.5, "reward": None}, {"step": 2, "loss": 0.25}),
