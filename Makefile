@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint image image-cpu image-twice sif test-image test-sif test-nodes test-kernels run
+.PHONY: help env demo test lint image image-cpu image-twice sif test-image test-sif test-nodes test-kernels test-compile run
 
 # A CPU rank's settings (docs/upstream.md): page faults otherwise cost most of a step's time, and two OpenMP threads on
 # two busy cores are slower than one. Tests are about the CPU, whatever the machine has.
@@ -65,6 +65,9 @@ test-nodes: ## two nodes, as two network namespaces with a cable between them; n
 
 test-kernels: ## compile the Triton kernels of the linear attention for sm_80, sm_90 and sm_100; no GPU
 	@python="$$(./tools/environment.sh)"; "$$python" -m pytest -m kernels tests/kernels $(ARGS)
+
+test-compile: ## compile causal-conv1d and a part of flash-attn for sm_90, as the full image does; an hour, no GPU
+	@deploy/image/test_compile.sh
 
 PLAN ?= plan.json
 # What the engine's image ID is a digest of; with docker's containerd store: manifest, or index.
