@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint image image-cpu image-twice sif test-image test-sif test-nodes test-kernels test-compile run
+.PHONY: help env demo test lint image image-cpu image-twice sif test-image image-full-debian test-sif test-nodes test-kernels test-compile run
 
 # A CPU rank's settings (docs/upstream.md): page faults otherwise cost most of a step's time, and two OpenMP threads on
 # two busy cores are slower than one. Tests are about the CPU, whatever the machine has.
@@ -46,6 +46,9 @@ image: ## the image, with docker or podman: base images from a registry, kernels
 
 image-cpu: ## the image of the CPU lock, with buildah: no registry, no daemon, no GPU
 	@deploy/image/build.sh cpu
+
+image-full-debian: ## the full image without a registry, for one architecture; hours, 60 GB of disk, no GPU
+	@deploy/image/build.sh full-debian
 
 image-twice: ## build the CPU image once more from nothing, and compare the digests
 	@deploy/image/twice.sh

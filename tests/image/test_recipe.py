@@ -112,6 +112,7 @@ def _run(script: Path, *arguments: str, path: Path, **variables: str) -> subproc
         (["build.sh", "cpu"], [], "git"),
         (["build.sh", "cpu"], ["git", "podman"], "buildah skopeo mmdebstrap"),
         (["build.sh", "full"], ["git"], "podman"),
+        (["build.sh", "full-debian"], ["git", "podman"], "buildah skopeo mmdebstrap"),
         (["base.sh"], [], "mmdebstrap podman"),
     ],
 )
@@ -132,12 +133,14 @@ def test_a_time_that_is_no_number_is_refused(tmp_path: Path, epoch: str) -> None
     assert f"SOURCE_DATE_EPOCH is '{epoch}'" in done.stderr
 
 
-@pytest.mark.parametrize("script", ["build.sh", "sif.sh"])
+@pytest.mark.parametrize(
+    ("script", "known"), [("build.sh", "none of full, cpu and full-debian"), ("sif.sh", "neither full nor cpu")]
+)
 @pytest.mark.parametrize("kind", [[], ["gpu"]])
-def test_a_kind_of_image_that_does_not_exist(tmp_path: Path, script: str, kind: list[str]) -> None:
+def test_a_kind_of_image_that_does_not_exist(tmp_path: Path, script: str, known: str, kind: list[str]) -> None:
     done = _run(SCRIPTS / script, *kind, path=tmp_path)
     assert done.returncode == 64
-    assert "neither full nor cpu" in done.stderr
+    assert known in done.stderr
 
 
 def _git(*arguments: str | Path) -> str:
