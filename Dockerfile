@@ -8,7 +8,7 @@
 #   CODE_DIRTY           whether tracked files differ from that commit: true or false
 #   BASE_IMAGE           another base for both stages; BASE_DIGEST then records its digest
 #   BUILD_IMAGE          another base for the build stage alone
-#   COMPUTE_CAPABILITIES what flash-attn is compiled for (full only): of 8.0, 9.0, 10.0 and 12.0
+#   COMPUTE_CAPABILITIES what flash-attn and causal-conv1d are compiled for (full only): of 8.0, 9.0, 10.0 and 12.0
 #   COMPILE_JOBS         compilers at once; each takes up to 9 GiB of memory for flash-attn
 #   SOURCE_DATE_EPOCH    modification time of the files and of the image, in seconds since 1970-01-01 UTC
 # The optional secret `ca` is a bundle of certificates, for a network whose proxy uses its own.
@@ -22,12 +22,12 @@ ARG SOURCE_DATE_EPOCH=1700000000
 ARG LOCK=full
 COPY deploy/image/system.sh /opt/build/
 RUN /opt/build/system.sh build
-COPY environment.lock environment.cpu.lock image.lock deploy/image/packages.sh /opt/build/
+COPY environment.lock environment.cpu.lock image.lock deploy/image/overwritten.py deploy/image/packages.sh /opt/build/
 RUN --mount=type=secret,id=ca,required=false /opt/build/packages.sh fetch
 # Nothing may be downloaded from here on: flash-attn's own setup would download a binary without a hash.
 ARG COMPUTE_CAPABILITIES="8.0 9.0 10.0"
 ARG COMPILE_JOBS=4
-COPY deploy/image/compile.sh /opt/build/
+COPY deploy/image/compile.sh deploy/image/compiler.sh deploy/image/nvcc.sh /opt/build/
 COPY deploy/image/no_network /opt/build/no_network
 RUN /opt/build/compile.sh
 
@@ -43,7 +43,8 @@ ENV PATH=/opt/env/bin:$PATH \
     HOME=/cache TMPDIR=/cache XDG_CACHE_HOME=/cache USER=explicit LOGNAME=explicit \
     HF_HOME=/cache/huggingface TRITON_CACHE_DIR=/cache/triton TORCHINDUCTOR_CACHE_DIR=/cache/inductor \
     CUDA_CACHE_PATH=/cache/cuda VLLM_CACHE_ROOT=/cache/vllm FLASHINFER_WORKSPACE_BASE=/cache \
-    MPLCONFIGDIR=/cache/matplotlib \
+    TILELANG_CACHE_DIR=/cache/tilelang MPLCONFIGDIR=/cache/matplotlib \
+    FLA_TILELANG=0 \
     HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_DATASETS_OFFLINE=1 \
     PYTHONNOUSERSITE=1 PYTHONDONTWRITEBYTECODE=1 PYTHONUTF8=1 \
     NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility

@@ -39,6 +39,7 @@ CACHES = {
     "CUDA_CACHE_PATH": "cuda",
     "VLLM_CACHE_ROOT": "vllm",
     "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+    "TILELANG_CACHE_DIR": "tilelang",
     "MPLCONFIGDIR": "matplotlib",
 }
 # What ranks get as it is: the user, the terminal, the place of files, the scheduler, this program's own variables.
@@ -88,8 +89,11 @@ NOT_RECORDED = "(not recorded)"
 # Names that hold secrets, by the words that are in them; and values that carry one: a URL's user, a token's prefix.
 SECRET = re.compile(r"TOKEN(?!IZ)|KEY|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|HEADER|(^|_)PATS?(_|$)", re.IGNORECASE)
 SECRET_VALUE = re.compile(r"://[^/\s]*@|\b(hf|sk|ghp|nvapi|wandb)[_-]\w|\bBearer\b", re.IGNORECASE)
-# Where these two are not set, libraries look for the home folder, or for the user's name.
-NEEDED_CACHES = frozenset({"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"})
+# Where these are not set, libraries look for the home folder, or for the user's name. TileLang and FlashInfer make
+# theirs when they are imported: without it flash-linear-attention, which imports TileLang, cannot be imported either.
+NEEDED_CACHES = frozenset(
+    {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TILELANG_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +210,13 @@ SETTINGS: tuple[Setting, ...] = (
     _forced("CUDA_VISIBLE_DEVICES", "", _on_cpu, "libraries prefer a GPU they can see, also for a CPU plan"),
     _default("OMP_NUM_THREADS", _share_of_cores, _on_cuda, "the host's part is image preprocessing: cores over ranks"),
     _forced("CUDA_DEVICE_ORDER", "PCI_BUS_ID", _on_cuda, "NVML's order, in which the gates saw the GPUs"),
+    _forced(
+        "FLA_TILELANG",
+        "0",
+        _on_cuda,
+        "flash-linear-attention otherwise computes a part of the backward pass with TileLang, on Hopper alone and with "
+        "nvcc at run time; Triton's kernels are the ones that are tested (`make test-kernels`)",
+    ),
     _forced("CUBLAS_WORKSPACE_CONFIG", ":4096:8", _strict_on_cuda, "cuBLAS is deterministic only with a fixed one"),
     _forced("FLASH_ATTENTION_DETERMINISTIC", "1", _strict_on_cuda, "its backward otherwise adds atomically"),
     _forced("NVIDIA_TF32_OVERRIDE", "0", _strict_on_cuda, "the plan's precision is not TF32"),

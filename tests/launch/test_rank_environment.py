@@ -28,6 +28,13 @@ def test_gpu_ranks_share_the_cores(cores: int, world_size: int, threads: str) ->
     assert "CUDA_VISIBLE_DEVICES" not in settings
 
 
+@pytest.mark.parametrize("own", [{}, {"FLA_TILELANG": "1"}])
+def test_tilelang_computes_nothing_on_gpus(own: dict[str, str]) -> None:
+    environment = rank_environment(plan(accelerator="cuda"), own)
+    assert environment.variables["FLA_TILELANG"] == environment.settings["FLA_TILELANG"] == "0"
+    assert environment.overridden == own
+
+
 def test_strict_runs_on_gpus_pin_cublas_and_nccl() -> None:
     strict = rank_environment(plan(accelerator="cuda", determinism="strict"), {}).settings
     seeded = rank_environment(plan(accelerator="cuda"), {}).settings
@@ -135,6 +142,8 @@ def test_an_unknown_user_gets_a_name_a_home_and_caches(tmp_path: Path) -> None:
         "LOGNAME": "explicit",
         "HOME": str(tmp_path),
         "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
+        "TILELANG_CACHE_DIR": str(tmp_path / "tilelang"),
+        "FLASHINFER_WORKSPACE_BASE": str(tmp_path / "flashinfer"),
     }
 
 
