@@ -184,7 +184,7 @@ SETTINGS: tuple[Setting, ...] = (
     _forced("HF_HUB_OFFLINE", "1", _always, "everything a run reads is named and hashed in its plan"),
     _forced("TRANSFORMERS_OFFLINE", "1", _always, "same"),
     _forced("HF_DATASETS_OFFLINE", "1", _always, "same"),
-    _forced("TOKENIZERS_PARALLELISM", "false", _always, "its threads deadlock in forked data-loader workers"),
+    _forced("TOKENIZERS_PARALLELISM", "false", _always, "its threads deadlock in a forked process"),
     _default("HF_HUB_DISABLE_TELEMETRY", "1", _always, "a run reports its use to nobody"),
     _default("VLLM_NO_USAGE_STATS", "1", _always, "same"),
     _default("GLOO_SOCKET_IFNAME", "lo", _always, "it connects ranks of one machine; a container may have no other"),
