@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from explicit_learning.files.resources import ROOT
+from explicit_learning.launch.environment import CACHES
 from explicit_learning.lock import FULL_LOCK, lock_sha256, read_lock
 
 if TYPE_CHECKING:
@@ -50,6 +51,13 @@ def test_the_environment_holds_absolute_paths_alone() -> None:
     values = re.findall(r"\b(?:PATH|HOME|\w+_(?:DIR|HOME|PATH|ROOT|BASE)|TMPDIR)=(\S+)", RECIPE.partition("COPY . ")[0])
     assert len(values) >= 9
     assert all(value.startswith("/") for value in values)
+
+
+def test_every_cache_is_in_the_one_writable_folder() -> None:
+    named = dict(re.findall(r"\b([A-Z_]+)=(/cache\S*)", RECIPE))
+    assert {name: named.get(name) for name in CACHES} == {
+        name: "/cache" if name == "XDG_CACHE_HOME" else f"/cache/{folder}" for name, folder in CACHES.items()
+    }
 
 
 @pytest.mark.parametrize(
