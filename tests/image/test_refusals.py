@@ -61,10 +61,9 @@ def test_a_gpu_plan_without_a_gpu(docker: Docker, open_folder: Path) -> None:
 
 
 def test_hardly_any_shared_memory(docker: Docker) -> None:
-    """Images are decoded in threads, and two ranks speak through sockets."""
-    mounted = ("--shm-size", "4k", "-v", "/out")
-    drafted = docker.run(*mounted, IMAGE, "plan.json")
-    assert drafted.returncode == 0, drafted.stderr
+    """Images are decoded in threads: nothing goes through it."""
+    done = docker.run("--shm-size", "1m", IMAGE, "plan.json")
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_mount_that_the_user_may_not_write_to(docker: Docker, open_folder: Path) -> None:
