@@ -41,9 +41,15 @@ COPY --from=build /opt/env /opt/env
 # One writable folder for all caches, and one for runs where no folder is mounted at /work; both work for any user.
 ENV PATH=/opt/env/bin:$PATH \
     HOME=/cache TMPDIR=/cache XDG_CACHE_HOME=/cache USER=explicit LOGNAME=explicit \
-    HF_HOME=/cache/huggingface TRITON_CACHE_DIR=/cache/triton TORCHINDUCTOR_CACHE_DIR=/cache/inductor \
-    CUDA_CACHE_PATH=/cache/cuda VLLM_CACHE_ROOT=/cache/vllm FLASHINFER_WORKSPACE_BASE=/cache \
-    TILELANG_CACHE_DIR=/cache/tilelang MPLCONFIGDIR=/cache/matplotlib \
+    HF_HOME=/cache/huggingface TORCHINDUCTOR_CACHE_DIR=/cache/inductor TORCH_EXTENSIONS_DIR=/cache/torch-extensions \
+    TORCH_HOME=/cache/torch PYTORCH_KERNEL_CACHE_PATH=/cache/torch-kernels \
+    TRITON_CACHE_DIR=/cache/triton TRITON_HOME=/cache/triton-home TILELANG_CACHE_DIR=/cache/tilelang \
+    TVM_FFI_CACHE_DIR=/cache/tvm-ffi NUMBA_CACHE_DIR=/cache/numba CUDA_CACHE_PATH=/cache/cuda \
+    CUDA_TILE_CACHE_DIR=/cache/cuda-tile CUTE_DSL_CACHE_DIR=/cache/cute-dsl QUACK_CACHE_DIR=/cache/quack \
+    HUMMING_CACHE_DIR=/cache/humming HUMMING_TMP_DIR=/cache/humming-temporary \
+    VLLM_CACHE_ROOT=/cache/vllm VLLM_CONFIG_ROOT=/cache/vllm-config FLASHINFER_WORKSPACE_BASE=/cache/flashinfer \
+    MINFER_FMHA_CACHE_DIR=/cache/minfer MM_SPARSE_ATTN_AOT_CACHE=/cache/minfer-attention \
+    MPLCONFIGDIR=/cache/matplotlib \
     FLA_TILELANG=0 \
     HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_DATASETS_OFFLINE=1 \
     PYTHONNOUSERSITE=1 PYTHONDONTWRITEBYTECODE=1 PYTHONUTF8=1 \

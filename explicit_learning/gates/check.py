@@ -11,7 +11,6 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from explicit_learning.data.image_grid import ResizeRules
 from explicit_learning.errors import Refusal
 from explicit_learning.gates.disk import check_disk, estimate_run_bytes
 from explicit_learning.gates.environment import check_environment
@@ -21,11 +20,10 @@ from explicit_learning.gates.machine import measure_platform
 from explicit_learning.gates.nvml import read_inventory
 from explicit_learning.gates.output import check_output
 from explicit_learning.gates.resume import LIBRARIES, check_resume
-from explicit_learning.gates.shm import LoaderShape, check_shm, pixel_values_per_token, required_shm_bytes
+from explicit_learning.gates.shm import check_shm, shm_need
 from explicit_learning.gates.temporary import check_temporary_folder
 from explicit_learning.gates.trackers import check_trackers
 from explicit_learning.inputs.code import code_identity, code_warnings
-from explicit_learning.inputs.data import image_tokens_per_row
 from explicit_learning.inputs.frozen import read_frozen_inputs, resolved_paths
 from explicit_learning.inputs.outputs import inputs_of_plan, output_faults
 from explicit_learning.lock.shipped import find_lock
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from explicit_learning.errors import Fault
-    from explicit_learning.inputs.named import Inputs
     from explicit_learning.plan.reading import PlanDocument
     from explicit_learning.plan.typed_plan import ResolvedPaths
     from explicit_learning.rundir.launches import CodeIdentity, Platform
@@ -116,13 +113,15 @@ def check_plan(
     if hardware := document.group("hardware", Hardware):
         inventory = read_inventory()
         faults += check_hardware(hardware, file=str(document.path), nodes=nodes, inventory=inventory)
+        if hardware.accelerator == "cuda":
+            need = shm_need(inventory, local_ranks=hardware.ranks_per_node(nodes), nodes=nodes, environ=os.environ)
+            faults += check_shm(need, file=str(document.path))
         platform = measure_platform(
             accelerator=hardware.accelerator,
             local_ranks=hardware.ranks_per_node(nodes),
             environ=os.environ,
             inventory=inventory,
         )
-    faults += _shm_faults(document, inputs, nodes)
     accepted: list[str] = []
     if out is not None:
         if overlap := output_faults(out, inputs_of_plan(document), option="--out"):
@@ -162,29 +161,6 @@ def _environment_faults(document: PlanDocument) -> list[Fault]:
     lock_sha256, file = document.raw["environment_lock_sha256"], str(document.path)
     # An image of another lock differs from the plan's in every second package: one fault is enough.
     return check_image(lock_sha256, file=file) or check_environment(find_lock(lock_sha256, file=file))
-
-
-def _shm_faults(document: PlanDocument, inputs: Inputs, nodes: int) -> list[Fault]:
-    """Check shared memory, if the data is whole: broken rows have no sizes."""
-    hardware, optimisation = document.group("hardware", Hardware), document.group("optimisation", Optimisation)
-    generation = document.group("generation", Generation)
-    if not (inputs.data and inputs.model and hardware and optimisation and generation) or inputs.data.faults:
-        return []
-    try:
-        rules = ResizeRules.of_model(inputs.model.folder)
-        image_tokens = image_tokens_per_row(inputs.data, rules)
-    except (Refusal, ValueError):
-        return []  # the check of the rows has reported it
-    shape = LoaderShape(
-        ranks=hardware.ranks_per_node(nodes),
-        workers=optimisation.dataloader_workers,
-        prefetch=optimisation.dataloader_prefetch,
-        rows_per_batch=optimisation.per_device_batch_size,
-        tokens_per_row=generation.context_tokens,
-        image_tokens_per_row=min(image_tokens, generation.max_prompt_tokens),
-        values_per_image_token=pixel_values_per_token(rules.cell),
-    )
-    return check_shm(required_shm_bytes(shape, hardware.accelerator), file=str(document.path))
 
 
 def _disk_faults(document: PlanDocument, out: Path) -> list[Fault]:

@@ -81,12 +81,17 @@ def test_with_nothing_mounted(docker: Docker) -> None:
     assert "step 60/60" in done.stderr, done.stderr
 
 
-def test_a_draft_is_frozen_and_run_in_a_mounted_folder(docker: Docker, open_folder: Path) -> None:
+def own_draft(folder: Path) -> None:
+    """Write a draft into a folder that names the image's model and prompt."""
     draft = json.loads(DRAFT.read_text())
     draft["model"]["path"] = "/opt/explicit-learning/assets/tiny-vlm/model"
     draft["initial_adapter"]["path"] = "/opt/explicit-learning/assets/tiny-vlm/sft-adapter"
     draft["prompt"]["path"] = "/opt/explicit-learning/prompts/common_system.txt"
-    (open_folder / "draft.json").write_text(json.dumps(draft))
+    (folder / "draft.json").write_text(json.dumps(draft))
+
+
+def test_a_draft_is_frozen_and_run_in_a_mounted_folder(docker: Docker, open_folder: Path) -> None:
+    own_draft(open_folder)
     mounted = ("-v", f"{open_folder}:/work", IMAGE)
     frozen = docker.run(*mounted, "freeze", "draft.json", "-o", "plan.json", *SHORT)
     assert frozen.returncode == 0, frozen.stderr

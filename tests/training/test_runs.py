@@ -134,7 +134,7 @@ def test_certificates_survive_an_interruption_bit_for_bit(certificates: Path, tm
 def test_rollouts_survive_an_interruption_bit_for_bit(
     certificates: Path, digits: Path, tmp_path: Path, beta: float
 ) -> None:
-    # 24 slots, 4 a step: the second launch starts in the second visit. A loader worker, and two backward passes a step.
+    # 24 slots, 4 a step: the second launch starts in the second visit. A row thread, and two backward passes a step.
     changes = {
         "objective": {"beta": beta},
         "optimisation": {"per_device_batch_size": 8, "gradient_accumulation_steps": 2, "dataloader_workers": 1},
