@@ -13,6 +13,7 @@
 #   SOURCE_DATE_EPOCH    modification time of the files and of the image, in seconds since 1970-01-01 UTC
 # The optional secret `ca` is a bundle of certificates, for a network whose proxy uses its own.
 
+ARG COMPUTE_CAPABILITIES="8.0 9.0 10.0"
 ARG BASE_IMAGE
 # podman needs the registry in the name. The digests are those in environment.lock's head; a test compares them.
 ARG BUILD_IMAGE=${BASE_IMAGE:-docker.io/nvidia/cuda:13.0.2-devel-ubuntu24.04@sha256:0eee3094c71518ad31d011a594ae6ed6de72959ee07e318cb31cffe71690e90c}
@@ -25,7 +26,7 @@ RUN /opt/build/system.sh build
 COPY environment.lock environment.cpu.lock image.lock deploy/image/overwritten.py deploy/image/packages.sh /opt/build/
 RUN --mount=type=secret,id=ca,required=false /opt/build/packages.sh fetch
 # Nothing may be downloaded from here on: flash-attn's own setup would download a binary without a hash.
-ARG COMPUTE_CAPABILITIES="8.0 9.0 10.0"
+ARG COMPUTE_CAPABILITIES
 ARG COMPILE_JOBS=4
 COPY deploy/image/compile.sh deploy/image/compiler.sh deploy/image/nvcc.sh /opt/build/
 COPY deploy/image/no_network /opt/build/no_network
@@ -61,6 +62,7 @@ ARG CODE_DIRTY=false
 ARG LOCK_SHA256
 ARG BASE_IMAGE
 ARG BASE_DIGEST
+ARG COMPUTE_CAPABILITIES
 RUN --mount=type=bind,from=build,source=/opt/tools,target=/opt/tools /opt/explicit-learning/deploy/image/bake.sh
 
 LABEL org.opencontainers.image.title="Explicit Learning" \

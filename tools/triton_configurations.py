@@ -1,4 +1,4 @@
-"""Write explicit_learning/training/triton_configurations.json: for each GPU architecture, one configuration per kernel.
+"""Write kernels/triton_configurations.json: for each GPU architecture, one configuration per kernel.
 
 Run it in the environment of the lock after flash-linear-attention or Triton changed; it needs no GPU and takes minutes.
 `make test-kernels` compiles what it wrote.
@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "tests" / "support" / "compile_kernels.py"
-OUTPUT = ROOT / "explicit_learning" / "training" / "triton_configurations.json"
+OUTPUT = ROOT / "kernels" / "triton_configurations.json"
 CAPABILITIES = ("8.0", "9.0", "10.0")
 
 

@@ -15,14 +15,16 @@ from explicit_learning.errors import Refusal
 from explicit_learning.gates.disk import check_disk, estimate_run_bytes
 from explicit_learning.gates.environment import check_environment
 from explicit_learning.gates.hardware import check_hardware
-from explicit_learning.gates.image import check_image
+from explicit_learning.gates.image import baked_identity, check_image
+from explicit_learning.gates.kernels import check_kernels
 from explicit_learning.gates.machine import measure_platform
-from explicit_learning.gates.nvml import read_inventory
+from explicit_learning.gates.nvml import NvmlUnavailable, read_inventory
 from explicit_learning.gates.output import check_output
 from explicit_learning.gates.resume import LIBRARIES, check_resume
 from explicit_learning.gates.shm import check_shm, shm_need
 from explicit_learning.gates.temporary import check_temporary_folder
 from explicit_learning.gates.trackers import check_trackers
+from explicit_learning.gates.visible import visible_devices
 from explicit_learning.inputs.code import code_identity, code_warnings
 from explicit_learning.inputs.frozen import read_frozen_inputs, resolved_paths
 from explicit_learning.inputs.outputs import inputs_of_plan, output_faults
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from explicit_learning.errors import Fault
+    from explicit_learning.gates.nvml import Inventory
     from explicit_learning.plan.reading import PlanDocument
     from explicit_learning.plan.typed_plan import ResolvedPaths
     from explicit_learning.rundir.launches import CodeIdentity, Platform
@@ -113,6 +116,7 @@ def check_plan(
     if hardware := document.group("hardware", Hardware):
         inventory = read_inventory()
         faults += check_hardware(hardware, file=str(document.path), nodes=nodes, inventory=inventory)
+        faults += _kernel_faults(document, hardware.ranks_per_node(nodes), inventory)
         if hardware.accelerator == "cuda":
             need = shm_need(inventory, local_ranks=hardware.ranks_per_node(nodes), nodes=nodes, environ=os.environ)
             faults += check_shm(need, file=str(document.path))
@@ -161,6 +165,19 @@ def _environment_faults(document: PlanDocument) -> list[Fault]:
     lock_sha256, file = document.raw["environment_lock_sha256"], str(document.path)
     # An image of another lock differs from the plan's in every second package: one fault is enough.
     return check_image(lock_sha256, file=file) or check_environment(find_lock(lock_sha256, file=file))
+
+
+def _kernel_faults(document: PlanDocument, ranks: int, inventory: Inventory | NvmlUnavailable) -> list[Fault]:
+    """Check kernels and compiler for a plan's GPUs; that there are none is told by another gate."""
+    hardware = document.group("hardware", Hardware)
+    if hardware is None or hardware.accelerator != "cuda" or isinstance(inventory, NvmlUnavailable):
+        return []
+    gpus = visible_devices(inventory.gpus, os.environ).gpus[:ranks]
+    try:
+        baked = baked_identity()
+    except Refusal:
+        return []  # the gate on the image has reported it
+    return check_kernels(gpus, strict=document.raw.get("determinism") == "strict", baked=baked)
 
 
 def _disk_faults(document: PlanDocument, out: Path) -> list[Fault]:

@@ -4,29 +4,29 @@ flash-linear-attention lets Triton time several tile sizes at a kernel's first l
 decide in which order sums are taken: two runs, or two ranks of one run, can end with different bits. Its own stored
 configurations do not help: its wheel ships none, and where one is missing it times again, in its mode ``strict`` too.
 So runs under ``determinism: strict`` are pinned to one configuration for each kernel and GPU architecture
-(``triton_configurations.json``, written by ``tools/triton_configurations.py``), and a kernel that would still be timed
-ends the run.
+(``kernels/triton_configurations.json``, written by ``tools/triton_configurations.py``), and a kernel that would still
+be timed ends the run.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.errors import Context, ExitCode
+from explicit_learning.files.resources import TRITON_CONFIGURATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from triton import Config
     from triton.runtime import Autotuner
 
-__all__ = ["CONFIGURATIONS", "TimedKernelError", "described", "full_name", "pin_configurations"]
+__all__ = ["TimedKernelError", "described", "full_name", "pin_configurations"]
 
-CONFIGURATIONS = Path(__file__).with_name("triton_configurations.json")
-CONTEXT = Context(gate="environment", file=str(CONFIGURATIONS), exit_code=ExitCode.ENVIRONMENT)
+CONTEXT = Context(gate="environment", file=str(TRITON_CONFIGURATIONS), exit_code=ExitCode.ENVIRONMENT)
 TUNED_PACKAGE = "fla."
 
 
@@ -44,13 +44,14 @@ def full_name(tuner: Autotuner) -> str:
     return f"{tuner.base_fn.__module__}.{tuner.base_fn.__name__}"
 
 
-def pin_configurations(capability: str) -> dict[str, dict[str, Any]]:
+def pin_configurations(capability: str, configurations: Path = TRITON_CONFIGURATIONS) -> dict[str, dict[str, Any]]:
     """Leave one configuration to each kernel of flash-linear-attention, and forbid timing in this process.
 
     Call it after `bind_layer_functions`, which imports the kernels.
 
     Args:
         capability: The GPU's compute capability, ``MAJOR.MINOR``.
+        configurations: The file that holds them.
 
     Returns:
         The configurations by the kernel's module and name.
@@ -60,7 +61,7 @@ def pin_configurations(capability: str) -> dict[str, dict[str, Any]]:
     """
     from triton.runtime import Autotuner
 
-    table: dict[str, dict[str, dict[str, Any]]] = json.loads(CONFIGURATIONS.read_bytes())
+    table: dict[str, dict[str, dict[str, Any]]] = json.loads(configurations.read_bytes())
     if capability not in table:
         raise CONTEXT.refusal(
             found=f"a GPU of compute capability {capability}",
@@ -88,7 +89,7 @@ def pin_configurations(capability: str) -> dict[str, dict[str, Any]]:
 def _refuse_timing(tuner: Autotuner, *_: Any, **__: Any) -> None:
     raise TimedKernelError(
         f"the kernel {full_name(tuner)} would choose one of {len(tuner.configs)} configurations by timing, and "
-        f"{CONFIGURATIONS.name} has none for it"
+        f"{TRITON_CONFIGURATIONS.name} has none for it"
     )
 
 

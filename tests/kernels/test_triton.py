@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from explicit_learning.files.resources import ROOT
-from explicit_learning.training.autotuning import CONFIGURATIONS
+from explicit_learning.files.resources import ROOT, TRITON_CONFIGURATIONS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,7 +110,7 @@ def test_configurations_are_those_of_the_gpu(
 def test_a_kernel_that_is_not_pinned_ends_the_program_before_it_is_timed(
     surroundings: dict[str, str], tmp_path: Path
 ) -> None:
-    table = json.loads(CONFIGURATIONS.read_bytes())
+    table = json.loads(TRITON_CONFIGURATIONS.read_bytes())
     del table["9.0"][OUTPUT_KERNEL]
     pins = tmp_path / "pins.json"
     pins.write_text(json.dumps(table))
@@ -130,7 +129,7 @@ def test_a_kernel_that_is_not_pinned_ends_the_program_before_it_is_timed(
 def test_configurations_that_do_not_fit_are_refused(
     surroundings: dict[str, str], tmp_path: Path, capability: str, changed: dict[str, int] | None, told: str
 ) -> None:
-    table = json.loads(CONFIGURATIONS.read_bytes())
+    table = json.loads(TRITON_CONFIGURATIONS.read_bytes())
     if changed is None:
         del table[capability]
     else:

@@ -28,8 +28,8 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 from triton.runtime import Autotuner, JITFunction, driver
 
-from explicit_learning.training import autotuning
-from explicit_learning.training.autotuning import described, full_name
+from explicit_learning.files.resources import TRITON_CONFIGURATIONS
+from explicit_learning.training.autotuning import described, full_name, pin_configurations
 from explicit_learning.training.kernels import bind_layer_functions
 
 
@@ -201,10 +201,9 @@ def main() -> None:
     convolution_in_torch()
     bind_layer_functions("cuda")
     choose = "--choose" in sys.argv
-    if "--pins" in sys.argv:
-        autotuning.CONFIGURATIONS = Path(sys.argv[-1])
     if not choose:
-        autotuning.pin_configurations(sys.argv[1])
+        pins = Path(sys.argv[-1]) if "--pins" in sys.argv else TRITON_CONFIGURATIONS
+        pin_configurations(sys.argv[1], pins)
     compiled, chosen = compile_instead_of_launching(gpu, choose=choose)
     train_and_decode()
     print(json.dumps(chosen if choose else compiled))
