@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from explicit_learning.data.image_grid import ResizeRules
 from explicit_learning.errors import Refusal
 from explicit_learning.gates.disk import check_disk, estimate_run_bytes
 from explicit_learning.gates.environment import check_environment
@@ -18,6 +19,7 @@ from explicit_learning.gates.hardware import check_hardware
 from explicit_learning.gates.image import baked_identity, check_image
 from explicit_learning.gates.kernels import check_kernels
 from explicit_learning.gates.machine import measure_platform
+from explicit_learning.gates.memory import check_memory, rank_memory
 from explicit_learning.gates.nvml import NvmlUnavailable, read_inventory
 from explicit_learning.gates.output import check_output
 from explicit_learning.gates.resume import LIBRARIES, check_resume
@@ -26,6 +28,7 @@ from explicit_learning.gates.temporary import check_temporary_folder
 from explicit_learning.gates.trackers import check_trackers
 from explicit_learning.gates.visible import visible_devices
 from explicit_learning.inputs.code import code_identity, code_warnings
+from explicit_learning.inputs.data import image_tokens_per_row
 from explicit_learning.inputs.frozen import read_frozen_inputs, resolved_paths
 from explicit_learning.inputs.outputs import inputs_of_plan, output_faults
 from explicit_learning.lock.shipped import find_lock
@@ -39,7 +42,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from explicit_learning.errors import Fault
+    from explicit_learning.gates.memory import RankMemory
     from explicit_learning.gates.nvml import Inventory
+    from explicit_learning.inputs.data import ImageTokens
+    from explicit_learning.inputs.named import Inputs
     from explicit_learning.plan.reading import PlanDocument
     from explicit_learning.plan.typed_plan import ResolvedPaths
     from explicit_learning.rundir.launches import CodeIdentity, Platform
@@ -56,6 +62,7 @@ class Checked:
         faults: Everything that would stop the run.
         known_code: Identity of the code that runs; ``None`` where a fault explains why it is not known.
         known_platform: What computes here; ``None`` where the plan does not say what it asks for.
+        memory: What a rank takes, and the memory that there is; ``None`` where it cannot be estimated.
         warnings: What would not stop the run, but may not be meant.
         not_checked: What was left out, because something else is wrong.
     """
@@ -64,6 +71,7 @@ class Checked:
     faults: tuple[Fault, ...]
     known_code: CodeIdentity | None
     known_platform: Platform | None
+    memory: RankMemory | None = None
     warnings: tuple[str, ...] = ()
     not_checked: tuple[str, ...] = ()
 
@@ -112,37 +120,26 @@ def check_plan(
     faults += [*check_trackers(os.environ), *check_temporary_folder()]
     inputs = read_frozen_inputs(document)
     faults += inputs.faults
-    platform: Platform | None = None
-    if hardware := document.group("hardware", Hardware):
-        inventory = read_inventory()
-        faults += check_hardware(hardware, file=str(document.path), nodes=nodes, inventory=inventory)
-        faults += _kernel_faults(document, hardware.ranks_per_node(nodes), inventory)
-        if hardware.accelerator == "cuda":
-            need = shm_need(inventory, local_ranks=hardware.ranks_per_node(nodes), nodes=nodes, environ=os.environ)
-            faults += check_shm(need, file=str(document.path))
-        platform = measure_platform(
-            accelerator=hardware.accelerator,
-            local_ranks=hardware.ranks_per_node(nodes),
-            environ=os.environ,
-            inventory=inventory,
-        )
+    machine = _examined_machine(document, inputs, nodes)
+    faults += machine.faults
     accepted: list[str] = []
     if out is not None:
         if overlap := output_faults(out, inputs_of_plan(document), option="--out"):
             faults += overlap  # nothing is tried there
         elif document.is_sound(FROZEN):
-            unfit, accepted = _run_folder(document, out, platform, node=node, accepted=accept_changes)
+            unfit, accepted = _run_folder(document, out, machine.platform, node=node, accepted=accept_changes)
             named = any(fault.gate == "environment" for fault in faults)  # the lock decides about libraries
             faults += [each for each in unfit if not (named and LIBRARIES in (each.pointer or ""))]
         faults += _disk_faults(document, out)
-    warnings = [*document.warnings, *inputs.warnings, *accepted]
+    warnings = [*document.warnings, *inputs.warnings, *machine.warnings, *accepted]
     if code is not None and document.is_sound("code_commit"):
         warnings += code_warnings(code, frozen_commit=document.raw["code_commit"])
     return Checked(
         document=document,
         faults=tuple(faults),
         known_code=code,
-        known_platform=platform,
+        known_platform=machine.platform,
+        memory=machine.memory,
         warnings=tuple(warnings),
         not_checked=inputs.not_checked,
     )
@@ -167,6 +164,47 @@ def _environment_faults(document: PlanDocument) -> list[Fault]:
     return check_image(lock_sha256, file=file) or check_environment(find_lock(lock_sha256, file=file))
 
 
+@dataclass(slots=True, kw_only=True)
+class _Machine:
+    """What was found of the machine that a plan would run on."""
+
+    faults: list[Fault]
+    warnings: list[str]
+    platform: Platform | None = None
+    memory: RankMemory | None = None
+
+
+def _examined_machine(document: PlanDocument, inputs: Inputs, nodes: int) -> _Machine:
+    """Compare this machine with what the plan asks for, as far as the plan says it."""
+    machine = _Machine(faults=[], warnings=[])
+    hardware, file = document.group("hardware", Hardware), str(document.path)
+    if hardware is None:
+        return machine
+    inventory, ranks = read_inventory(), hardware.ranks_per_node(nodes)
+    machine.faults += check_hardware(hardware, file=file, nodes=nodes, inventory=inventory)
+    machine.faults += _kernel_faults(document, ranks, inventory)
+    if hardware.accelerator == "cuda":
+        need = shm_need(inventory, local_ranks=ranks, nodes=nodes, environ=os.environ)
+        machine.faults += check_shm(need, file=file)
+    machine.platform = measure_platform(
+        accelerator=hardware.accelerator, local_ranks=ranks, environ=os.environ, inventory=inventory
+    )
+    if document.plan is not None and inputs.model is not None:
+        machine.memory = rank_memory(
+            document.plan,
+            inputs.model.folder,
+            images=_image_tokens(inputs),
+            nodes=nodes,
+            environ=os.environ,
+            inventory=inventory,
+        )
+    if machine.memory is not None:
+        unfit, near = check_memory(machine.memory, file=file)
+        machine.faults += unfit
+        machine.warnings += near
+    return machine
+
+
 def _kernel_faults(document: PlanDocument, ranks: int, inventory: Inventory | NvmlUnavailable) -> list[Fault]:
     """Check kernels and compiler for a plan's GPUs; that there are none is told by another gate."""
     hardware = document.group("hardware", Hardware)
@@ -178,6 +216,16 @@ def _kernel_faults(document: PlanDocument, ranks: int, inventory: Inventory | Nv
     except Refusal:
         return []  # the gate on the image has reported it
     return check_kernels(gpus, strict=document.raw.get("determinism") == "strict", baked=baked)
+
+
+def _image_tokens(inputs: Inputs) -> ImageTokens | None:
+    """Return how many image tokens rows have, if the data is whole: broken rows have no sizes."""
+    if inputs.data is None or inputs.model is None or inputs.data.faults:
+        return None
+    try:
+        return image_tokens_per_row(inputs.data, ResizeRules.of_model(inputs.model.folder))
+    except (Refusal, ValueError):
+        return None  # the check of the rows has reported it
 
 
 def _disk_faults(document: PlanDocument, out: Path) -> list[Fault]:
