@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.data.image_grid import ResizeRules
 from explicit_learning.errors import Refusal
+from explicit_learning.gates.compiler import check_compiler
 from explicit_learning.gates.disk import check_disk, estimate_run_bytes
 from explicit_learning.gates.environment import check_environment
 from explicit_learning.gates.hardware import check_hardware
@@ -116,6 +117,7 @@ def check_plan(
     if hardware := document.group("hardware", Hardware):
         inventory = read_inventory()
         faults += check_hardware(hardware, file=str(document.path), nodes=nodes, inventory=inventory)
+        faults += check_compiler(os.environ, file=str(document.path)) if hardware.accelerator == "cuda" else []
         platform = measure_platform(
             accelerator=hardware.accelerator,
             local_ranks=hardware.ranks_per_node(nodes),
