@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.data.image_grid import ResizeRules
 from explicit_learning.errors import Refusal
+from explicit_learning.gates.compiler import check_compiler
 from explicit_learning.gates.disk import check_disk, estimate_run_bytes
 from explicit_learning.gates.environment import check_environment
 from explicit_learning.gates.hardware import check_hardware
@@ -186,6 +187,7 @@ def _examined_machine(document: PlanDocument, inputs: Inputs, nodes: int) -> _Ma
     if hardware.accelerator == "cuda":
         need = shm_need(inventory, local_ranks=ranks, nodes=nodes, environ=os.environ)
         machine.faults += check_shm(need, file=file)
+        machine.faults += check_compiler(os.environ, file=file)
     machine.platform = measure_platform(
         accelerator=hardware.accelerator, local_ranks=ranks, environ=os.environ, inventory=inventory
     )
