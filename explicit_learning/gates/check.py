@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.errors import Fault
     from explicit_learning.gates.memory import RankMemory
+    from explicit_learning.inputs.base_model import BaseModel
     from explicit_learning.inputs.data import ImageTokens
     from explicit_learning.inputs.named import Inputs
     from explicit_learning.plan.reading import PlanDocument
@@ -133,7 +134,7 @@ def check_plan(
             memory = rank_memory(
                 document.plan,
                 inputs.model.folder,
-                images=_image_tokens(inputs),
+                images=_image_tokens(inputs, document.plan.generation),
                 nodes=nodes,
                 environ=os.environ,
                 inventory=inventory,
@@ -190,7 +191,7 @@ def _shm_faults(document: PlanDocument, inputs: Inputs, nodes: int) -> list[Faul
     generation = document.group("generation", Generation)
     if not (inputs.model and hardware and optimisation and generation):
         return []
-    image_tokens = _image_tokens(inputs)
+    image_tokens = _image_tokens(inputs, generation)
     if image_tokens is None:
         return []
     shape = LoaderShape(
@@ -200,17 +201,21 @@ def _shm_faults(document: PlanDocument, inputs: Inputs, nodes: int) -> list[Faul
         rows_per_batch=optimisation.per_device_batch_size,
         tokens_per_row=generation.context_tokens,
         image_tokens_per_row=min(image_tokens.most, generation.max_prompt_tokens),
-        values_per_image_token=pixel_values_per_token(ResizeRules.of_model(inputs.model.folder).cell),
+        values_per_image_token=pixel_values_per_token(_resize_rules(inputs.model, generation).cell),
     )
     return check_shm(required_shm_bytes(shape, hardware.accelerator), file=str(document.path))
 
 
-def _image_tokens(inputs: Inputs) -> ImageTokens | None:
+def _resize_rules(model: BaseModel, generation: Generation) -> ResizeRules:
+    return ResizeRules.of_model(model.folder, max_image_tokens=generation.max_image_tokens)
+
+
+def _image_tokens(inputs: Inputs, generation: Generation) -> ImageTokens | None:
     """Return how many image tokens rows have, if the data is whole: broken rows have no sizes."""
     if inputs.data is None or inputs.model is None or inputs.data.faults:
         return None
     try:
-        return image_tokens_per_row(inputs.data, ResizeRules.of_model(inputs.model.folder))
+        return image_tokens_per_row(inputs.data, _resize_rules(inputs.model, generation))
     except (Refusal, ValueError):
         return None  # the check of the rows has reported it
 
