@@ -75,11 +75,16 @@ class ResizeRules:
         return self.patch * self.merge
 
     @classmethod
-    def of_model(cls, folder: Path) -> ResizeRules:
-        """Return the rules that a model folder states.
+    def of_model(cls, folder: Path, *, max_image_tokens: int | None) -> ResizeRules:
+        """Return the rules that a model folder states, with a plan's limit.
+
+        Args:
+            folder: The model's folder.
+            max_image_tokens: The plan's `generation.max_image_tokens`; ``None`` leaves the model's own limit.
 
         Raises:
-            Refusal: If the file is missing, is not JSON, or does not state them.
+            Refusal: If the file is missing, is not JSON, or does not state them, or if the plan's limit is below the
+                fewest tokens that the model enlarges an image to.
         """
         at, config = _settings(folder)
         size = config.get("size") or {}
@@ -97,6 +102,17 @@ class ResizeRules:
         if faults:
             raise Refusal(faults)
         patch, merge, fewest, most = (int(value or 0) for value in values.values())
+        if max_image_tokens is not None:
+            pixels = max_image_tokens * (patch * merge) ** 2
+            if pixels < fewest:
+                least = -(-fewest // (patch * merge) ** 2)
+                raise at.refusal(
+                    pointer="/size/shortest_edge",
+                    found=f"{fewest:,} pixels, to which smaller images are enlarged: {least} tokens",
+                    expected=f"at most generation.max_image_tokens, {max_image_tokens}",
+                    fix=f"set generation.max_image_tokens to {least} or more",
+                )
+            most = min(most, pixels)
         return cls(patch=patch, merge=merge, min_pixels=fewest, max_pixels=most)
 
     def grid(self, *, width: int, height: int) -> Grid:

@@ -137,13 +137,19 @@ class Tokens:
     system: str
 
     @classmethod
-    def of_model(cls, folder: Path, system: str) -> Tokens:
+    def of_model(cls, folder: Path, system: str, *, max_image_tokens: int | None) -> Tokens:
         """Read what counting needs from a model folder.
 
+        Args:
+            folder: The model's folder.
+            system: The system prompt.
+            max_image_tokens: The plan's limit on an image's tokens.
+
         Raises:
-            Refusal: If its processor, tokenizer or template settings cannot be read.
+            Refusal: If its processor, tokenizer or template settings cannot be read, or the limit does not suit them.
         """
-        return cls(text=ModelText.of_model(folder), resize=ResizeRules.of_model(folder), system=system)
+        resize = ResizeRules.of_model(folder, max_image_tokens=max_image_tokens)
+        return cls(text=ModelText.of_model(folder), resize=resize, system=system)
 
     def prompts(self, rows: Sequence[Asked]) -> Iterator[PromptTokens | Fault]:
         """Yield each row's prompt length, or why it has none.
@@ -293,5 +299,6 @@ def _long_prompt(row: Asked, prompt: PromptTokens, limit: int) -> Fault | None:
         pointer=row.images_pointer if many_images else "/question",
         found=f"a prompt of {prompt.total} tokens, {prompt.images} of them for images",
         expected=f"at most {MAX_PROMPT}, {limit}: prompts are never truncated",
-        fix=f"raise the limit (and the context), or {'shrink the images' if many_images else 'shorten the text'}",
+        fix="raise the limit (and the context), or "
+        + ("lower generation.max_image_tokens" if many_images else "shorten the text"),
     )

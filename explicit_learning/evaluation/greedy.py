@@ -57,7 +57,7 @@ def evaluate(
 
     rows = read_slot_rows(Path(paths.evaluation), split="evaluation")
     folder = Path(paths.model)
-    processor = load_processor(folder)
+    processor = load_processor(folder, max_image_tokens=plan.generation.max_image_tokens)
     strict = plan.determinism == "strict"
     model: Any = load_base(folder, plan.model, accelerator=plan.hardware.accelerator, strict=strict)
     if adapter is not None:

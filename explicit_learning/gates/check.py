@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from explicit_learning.errors import Fault
     from explicit_learning.gates.memory import RankMemory
     from explicit_learning.gates.nvml import Inventory
+    from explicit_learning.inputs.base_model import BaseModel
     from explicit_learning.inputs.data import ImageTokens
     from explicit_learning.inputs.named import Inputs
     from explicit_learning.plan.reading import PlanDocument
@@ -195,7 +196,7 @@ def _examined_machine(document: PlanDocument, inputs: Inputs, nodes: int) -> _Ma
         machine.memory = rank_memory(
             document.plan,
             inputs.model.folder,
-            images=_image_tokens(inputs),
+            images=_image_tokens(inputs, document.plan.generation),
             nodes=nodes,
             environ=os.environ,
             inventory=inventory,
@@ -220,12 +221,16 @@ def _kernel_faults(document: PlanDocument, ranks: int, inventory: Inventory | Nv
     return check_kernels(gpus, strict=document.raw.get("determinism") == "strict", baked=baked)
 
 
-def _image_tokens(inputs: Inputs) -> ImageTokens | None:
+def _resize_rules(model: BaseModel, generation: Generation) -> ResizeRules:
+    return ResizeRules.of_model(model.folder, max_image_tokens=generation.max_image_tokens)
+
+
+def _image_tokens(inputs: Inputs, generation: Generation) -> ImageTokens | None:
     """Return how many image tokens rows have, if the data is whole: broken rows have no sizes."""
     if inputs.data is None or inputs.model is None or inputs.data.faults:
         return None
     try:
-        return image_tokens_per_row(inputs.data, ResizeRules.of_model(inputs.model.folder))
+        return image_tokens_per_row(inputs.data, _resize_rules(inputs.model, generation))
     except (Refusal, ValueError):
         return None  # the check of the rows has reported it
 

@@ -18,6 +18,7 @@ from explicit_learning.data.dataset import (
     training_file,
 )
 from explicit_learning.data.dataset_manifest import load_dataset_manifest
+from explicit_learning.data.image_grid import ResizeRules
 from explicit_learning.data.preflight import Tokens, asked_rows, check_envelope
 from explicit_learning.data.slots import slot_manifest_sha256
 from explicit_learning.errors import Context, Refusal
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from explicit_learning.arms import Arm
     from explicit_learning.data.dataset import CheckedDataset
     from explicit_learning.data.dataset_manifest import DatasetManifest, RowsFile
-    from explicit_learning.data.image_grid import ResizeRules
     from explicit_learning.errors import Fault
     from explicit_learning.inputs.named import Inputs
     from explicit_learning.inputs.sft_pass import PlannedPass
@@ -176,7 +176,7 @@ def rows_faults(
         return faults, []
     warnings = [*checked.warnings]
     if arm and generation and inputs.model and inputs.prompt:
-        tokens = Tokens.of_model(inputs.model.folder, inputs.prompt.text)
+        tokens = Tokens.of_model(inputs.model.folder, inputs.prompt.text, max_image_tokens=generation.max_image_tokens)
         warnings += _turn_end_warnings(tokens, inputs.model.terminal)
         faults += check_envelope(
             asked_rows(checked, arm),
@@ -192,9 +192,17 @@ def rows_faults(
             faults, warnings = faults + unlike, warnings + noticed
     terms = to_json(objective)
     faults = [*faults, *direction_faults(checked, objective=terms), *evidence_faults(checked, objective=terms)]
-    if arm and inputs.model and objective and visits and asset_root and not (faults or checked.faults):
+    if faults or checked.faults:
+        return faults, warnings
+    if arm and inputs.model and generation and objective and visits and asset_root:
         faults = idle_term_faults(
-            checked.slots, arm, objective.evi_po, visits, model=inputs.model.folder, asset_root=asset_root, file=file
+            checked.slots,
+            arm,
+            objective.evi_po,
+            visits,
+            rules=ResizeRules.of_model(inputs.model.folder, max_image_tokens=generation.max_image_tokens),
+            asset_root=asset_root,
+            file=file,
         )
     return faults, warnings
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.data.answers import ABSTENTION
 from explicit_learning.data.evidence import evidence_sources, view_shares
-from explicit_learning.data.image_grid import ResizeRules
 from explicit_learning.data.rows import Relation
 from explicit_learning.data.slots import training_order
 from explicit_learning.errors import Context
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from explicit_learning.arms import Arm
+    from explicit_learning.data.image_grid import ResizeRules
     from explicit_learning.data.rows import SlotRow
     from explicit_learning.errors import Fault
     from explicit_learning.plan.typed_plan import EviPo
@@ -79,7 +79,7 @@ def idle_term_faults(
     evi_po: EviPo | None,
     visits: PlannedVisits,
     *,
-    model: Path,
+    rules: ResizeRules,
     asset_root: Path,
     file: str,
 ) -> list[Fault]:
@@ -90,12 +90,12 @@ def idle_term_faults(
         arm: The plan's arm.
         evi_po: The plan's coefficients; ``None`` in other arms.
         visits: The plan's visits.
-        model: The model's folder: evidence is measured in its image tokens.
+        rules: The resize rules of model and plan: evidence is measured in image tokens.
         asset_root: Folder that the paths of evidence masks start at.
         file: The plan or draft, for the faults.
 
     Raises:
-        Refusal: If the model's resize rules cannot be read, or a mask is missing.
+        Refusal: If a mask is missing.
         OSError: If a mask cannot be read.
     """
     if evi_po is None or not slots or visits.count < 1:
@@ -111,7 +111,7 @@ def idle_term_faults(
             faults.append(_too_few_visits(visits, first, what, "lambda_dir", file))
     if evi_po.lambda_ev > 0:
         what = "a group whose evidence covers an image token"
-        first = _first_with_evidence(slots, order, arm, visits.seed, ResizeRules.of_model(model), asset_root)
+        first = _first_with_evidence(slots, order, arm, visits.seed, rules, asset_root)
         if first is None:
             fix = "correct the masks or boxes of the evidence, or set lambda_ev to 0"
             expected = f"{what}, and that has an answer: objective.evi_po.lambda_ev is positive"

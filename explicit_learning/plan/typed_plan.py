@@ -124,6 +124,7 @@ class Generation:
     num_generations: int
     max_prompt_tokens: int
     max_images_per_prompt: int
+    max_image_tokens: int | None
     max_completion_tokens: int
     context_tokens: int
     temperature: float

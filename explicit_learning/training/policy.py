@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from explicit_learning.data.image_grid import ResizeRules
 from explicit_learning.errors import Context, found_text
 from explicit_learning.inputs.lora_targets import resolve_targets
 from explicit_learning.training.autotuning import pin_configurations
@@ -50,12 +51,24 @@ class Policy:
     targets: tuple[str, ...]
 
 
-def load_processor(folder: Path) -> ProcessorMixin:
-    """Load the processor from local files only."""
+def load_processor(folder: Path, *, max_image_tokens: int | None) -> ProcessorMixin:
+    """Load the processor from local files only, and give it the plan's limit on an image's tokens.
+
+    Args:
+        folder: The model's folder.
+        max_image_tokens: The plan's `generation.max_image_tokens`; ``None`` leaves the processor as it is.
+
+    Raises:
+        Refusal: If the limit does not suit the processor.
+    """
     from transformers import AutoProcessor
 
-    processor: ProcessorMixin = AutoProcessor.from_pretrained(str(folder), local_files_only=True)
-    return processor
+    processor: Any = AutoProcessor.from_pretrained(str(folder), local_files_only=True)
+    if max_image_tokens is not None:
+        rules = ResizeRules.of_model(folder, max_image_tokens=max_image_tokens)
+        processor.image_processor.size = {"shortest_edge": rules.min_pixels, "longest_edge": rules.max_pixels}
+    loaded: ProcessorMixin = processor
+    return loaded
 
 
 def load_base(folder: Path, model: Model, *, accelerator: str, strict: bool) -> PreTrainedModel:
@@ -113,7 +126,8 @@ def build_policy(plan: Plan, *, model: Path, initial_adapter: Path | None) -> Po
     if initial_adapter is not None:
         load_adapter_folder(wrapped, initial_adapter, adapter=ADAPTER, lora=plan.lora)
     _check_trainable(wrapped, targets)
-    return Policy(model=wrapped, processor=load_processor(model), targets=targets)
+    processor = load_processor(model, max_image_tokens=plan.generation.max_image_tokens)
+    return Policy(model=wrapped, processor=processor, targets=targets)
 
 
 def trainable_parameters(model: PeftModel) -> dict[str, Parameter]:

@@ -70,8 +70,9 @@ def count_sft_pass(model: Path, prompt: str, dataset: Path, plan: dict[str, Any]
     from explicit_learning.training.policy import load_processor
 
     rows = sft_order(read_sft_rows(dataset), arm=plan["arm"], data_seed=plan["data_seed"])
+    processor = load_processor(model, max_image_tokens=plan["generation"]["max_image_tokens"])
     return sft_prefix(
-        loss_token_counts(load_processor(model), rows, prompt),
+        loss_token_counts(processor, rows, prompt),
         rows_per_step=Geometry.of_document(plan).rows_per_cycle,
         max_loss_tokens=plan["budget"]["max_sft_loss_tokens"],
     )
@@ -92,5 +93,7 @@ def count_sft_steps(plan: dict[str, Any], steps: int) -> SftPass:
     rows = sft_order(read_sft_rows(Path(plan["data"]["dataset"]["path"])), arm=plan["arm"], data_seed=plan["data_seed"])
     rows_per_step = Geometry.of_document(plan).rows_per_cycle
     prompt = load_system_prompt(Path(plan["prompt"]["path"]))
-    counts = loss_token_counts(load_processor(Path(plan["model"]["path"])), rows[: steps * rows_per_step], prompt)
+    model, limit = Path(plan["model"]["path"]), plan["generation"]["max_image_tokens"]
+    processor = load_processor(model, max_image_tokens=limit)
+    counts = loss_token_counts(processor, rows[: steps * rows_per_step], prompt)
     return sft_prefix(counts, rows_per_step=rows_per_step, max_loss_tokens=None)

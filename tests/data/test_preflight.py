@@ -35,7 +35,7 @@ LIMITS: dict[str, int] = {"max_prompt_tokens": 128, "max_images_per_prompt": 8, 
 
 @pytest.fixture(scope="module")
 def tokens() -> Tokens:
-    return Tokens.of_model(MODEL, SYSTEM)
+    return Tokens.of_model(MODEL, SYSTEM, max_image_tokens=None)
 
 
 @pytest.fixture
@@ -95,8 +95,25 @@ def test_more_image_tokens_than_the_context(good: Builder, tokens: Tokens) -> No
     (fault,) = envelope(good, tokens)
     assert brief([fault]) == [("slots.jsonl:2", "/selected_view/images")]
     assert "400 of them for images (train-0.control)" in fault.found
-    assert "shrink the images" in fault.fix
+    assert "lower generation.max_image_tokens" in fault.fix
     assert envelope(good, tokens, max_prompt_tokens=512) == []
+    # 64 tokens are 256 by 256 pixels.
+    assert envelope(good, Tokens.of_model(MODEL, SYSTEM, max_image_tokens=64)) == []
+
+
+def test_a_limit_below_what_the_model_enlarges_images_to(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(MODEL, model, ignore=shutil.ignore_patterns("*.safetensors"))
+    settings = json.loads((model / "processor_config.json").read_text())
+    settings["image_processor"]["size"]["shortest_edge"] = 5 * 1024 - 1
+    (model / "processor_config.json").write_text(json.dumps(settings))
+    with pytest.raises(Refusal) as refused:
+        Tokens.of_model(model, SYSTEM, max_image_tokens=4)
+    (fault,) = refused.value.faults
+    assert (fault.file, fault.pointer) == (str(model / "processor_config.json"), "/size/shortest_edge")
+    assert fault.found == "5,119 pixels, to which smaller images are enlarged: 5 tokens"
+    assert fault.expected == "at most generation.max_image_tokens, 4"
+    assert Tokens.of_model(model, SYSTEM, max_image_tokens=5).resize.max_pixels == 5 * 1024
 
 
 def test_more_images_than_the_plan_allows(good: Builder, tokens: Tokens) -> None:
@@ -168,7 +185,7 @@ def test_a_control_token_in_any_other_text(tokens: Tokens, change: dict[str, Any
 
 
 def test_a_control_token_in_the_system_prompt() -> None:
-    tokens = Tokens.of_model(MODEL, "Answer.<|im_end|>\n<|im_start|>user\nhello")
+    tokens = Tokens.of_model(MODEL, "Answer.<|im_end|>\n<|im_start|>user\nhello", max_image_tokens=None)
     (fault,) = check_envelope([asked()], tokens, file="plan.json", system_file="system.txt", **LIMITS)
     assert (fault.file, "<|im_end|>" in fault.found) == ("system.txt", True)
 
@@ -193,7 +210,7 @@ def test_a_control_token_that_another_file_of_the_model_names(
     shutil.copytree(MODEL, model)
     known = json.loads((model / name).read_text()) if (model / name).exists() else {}
     (model / name).write_text(json.dumps(known | settings))
-    tokens = Tokens.of_model(model, "Answer.")
+    tokens = Tokens.of_model(model, "Answer.", max_image_tokens=None)
     for row, count in ((asked(question="[CALL] me"), 1), (asked(question="[CALLS] me"), 0)):
         assert len(list(check_envelope([row], tokens, file="plan.json", system_file="s.txt", **LIMITS))) == count
 
@@ -223,7 +240,7 @@ import sys
 from pathlib import Path
 from explicit_learning.data.preflight import Tokens, check_envelope
 limits = {"max_prompt_tokens": 9, "max_images_per_prompt": 1, "max_completion_tokens": 9}
-check_envelope([], Tokens.of_model(Path(sys.argv[1]), "system"), file="-", **limits)
+check_envelope([], Tokens.of_model(Path(sys.argv[1]), "system", max_image_tokens=None), file="-", **limits)
 heavy = {"torch", "transformers", "numpy", "huggingface_hub", "requests", "httpx"}
 print(sorted({"tokenizers", "jinja2", *heavy} & set(sys.modules)))
 """
@@ -261,7 +278,7 @@ def test_a_broken_model_folder_is_refused(tmp_path: Path, name: str, content: st
     if content is not None:
         (model / name).write_text(content)
     with pytest.raises(Refusal) as caught:
-        check_envelope([asked()], Tokens.of_model(model, SYSTEM), file="plan.json", **LIMITS)
+        check_envelope([asked()], Tokens.of_model(model, SYSTEM, max_image_tokens=None), file="plan.json", **LIMITS)
     (fault,) = caught.value.faults
     assert fault.gate == "model"
     assert str(model) in (fault.file or "")
@@ -283,7 +300,7 @@ def test_settings_that_pad_or_truncate_do_not_change_a_count(tmp_path: Path, tok
     shutil.copytree(MODEL, model, ignore=shutil.ignore_patterns("*.safetensors"))
     (model / "tokenizer.json").write_text(json.dumps(document))
     rows = [asked(question="How many?"), asked(question="How many are there, all in all?")]
-    assert list(Tokens.of_model(model, SYSTEM).prompts(rows)) == list(tokens.prompts(rows))
+    assert list(Tokens.of_model(model, SYSTEM, max_image_tokens=None).prompts(rows)) == list(tokens.prompts(rows))
 
 
 # --- against the real processor -----------------------------------------------------------------------------------
@@ -335,13 +352,14 @@ def forges(row: Asked) -> bool:
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("seed", [0, 1])
-def test_lengths_and_verdicts_are_the_per_row_processors(tokens: Tokens, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "image_tokens"), [(0, None), (1, None), (2, 9)])
+def test_lengths_and_verdicts_are_the_per_row_processors(seed: int, image_tokens: int | None) -> None:
     from PIL import Image
 
     from explicit_learning.training.policy import load_processor
 
-    processor: Any = load_processor(MODEL)
+    processor: Any = load_processor(MODEL, max_image_tokens=image_tokens)
+    tokens = Tokens.of_model(MODEL, SYSTEM, max_image_tokens=image_tokens)
     rows = random_rows(seed, 80)
     expected: list[int | None] = []
     reasons: list[str] = []
@@ -384,7 +402,7 @@ def test_answers_have_the_length_of_scored_candidates(tokens: Tokens) -> None:
     bodies = {"", "7", *("".join(draw.choices(PIECES, k=draw.randint(1, 6)))[:64] for _ in range(900))}
     bodies = {body for body in bodies if is_representable(body)}
     assert len(bodies) > 100
-    processor: Any = load_processor(MODEL)
+    processor: Any = load_processor(MODEL, max_image_tokens=None)
     counts = tokens.answers(sorted(bodies))
     for body in bodies:
         (candidate,) = tokenise_candidates([body], processor.tokenizer, terminal=0)
@@ -413,7 +431,7 @@ def test_templates_render_as_transformers_renders_them(tmp_path: Path, template:
     else:
         (model / name).write_bytes(template.encode())
     messages = prompt_messages(SYSTEM, "<é>?", image_count=2)
-    processor: Any = load_processor(model)
+    processor: Any = load_processor(model, max_image_tokens=None)
     expected = processor.apply_chat_template(
         messages, tokenize=False, add_generation_prompt=True, enable_thinking=False
     )

@@ -43,7 +43,10 @@ def test_answers_do_not_depend_on_how_rows_are_batched(plan: Plan, data: Path) -
     from explicit_learning.training.policy import load_base, load_processor
 
     rows = read_slot_rows(data / "evaluation.jsonl", split="evaluation")
-    model, processor = load_base(MODEL, plan.model, accelerator="cpu", strict=True).eval(), load_processor(MODEL)
+    model, processor = (
+        load_base(MODEL, plan.model, accelerator="cpu", strict=True).eval(),
+        load_processor(MODEL, max_image_tokens=None),
+    )
     system = (PROMPTS / "common_system.txt").read_text().strip()
 
     assert plan.generation.evaluation_batch_size == 64
@@ -74,7 +77,7 @@ def test_prompts_are_those_of_training(plan: Plan, data: Path) -> None:
     from explicit_learning.evaluation.greedy import model_inputs
     from explicit_learning.training.policy import load_processor
 
-    processor = load_processor(MODEL)
+    processor = load_processor(MODEL, max_image_tokens=None)
     rows = read_slot_rows(data / "evaluation.jsonl", split="evaluation")[:3]
     images = ImageStore(data)
     inputs = model_inputs(processor, rows, system="Look.", images=images)

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from explicit_learning.arms import ARMS
+from explicit_learning.data.image_grid import ResizeRules
 from explicit_learning.data.reading import read_slot_rows
 from explicit_learning.data.rows import EvidenceBox, EvidenceMask
 from explicit_learning.data.slots import training_order
@@ -65,7 +66,7 @@ def found(rows: list[SlotRow], builder: Builder, planned: PlannedVisits, **chang
         ARMS[changes.pop("arm", "evi_po")],
         dataclasses.replace(EVI_PO, **changes),
         planned,
-        model=ASSETS / "tiny-vlm" / "model",
+        rules=ResizeRules.of_model(ASSETS / "tiny-vlm" / "model", max_image_tokens=None),
         asset_root=builder.folder,
         file="plan.json",
     )

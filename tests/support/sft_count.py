@@ -17,7 +17,7 @@ def count_light(model: Path, prompt: str, dataset: Path, plan: dict[str, Any]) -
     """Count the pass of a draft that is being frozen."""
     rows = sft_order(read_sft_rows(dataset), arm=plan["arm"], data_seed=plan["data_seed"])
     return sft_prefix(
-        loss_tokens(rows, Tokens.of_model(model, prompt)),
+        loss_tokens(rows, Tokens.of_model(model, prompt, max_image_tokens=None)),
         rows_per_step=Geometry.of_document(plan).rows_per_cycle,
         max_loss_tokens=plan["budget"]["max_sft_loss_tokens"],
     )

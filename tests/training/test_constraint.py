@@ -23,7 +23,7 @@ pytestmark = [
 def processor() -> Any:
     from explicit_learning.training.policy import load_processor
 
-    return load_processor(MODEL)
+    return load_processor(MODEL, max_image_tokens=None)
 
 
 @pytest.fixture(scope="module")

@@ -66,7 +66,7 @@ def _report(ended: Ended, rank: int = 0) -> RankReport:
 
 def prompt_lengths(digits: Path, arm: str) -> dict[str, int]:
     """Return each row's prompt length as the gate counts it."""
-    tokens = Tokens.of_model(MODEL, load_system_prompt(PROMPTS / "common_system.txt"))
+    tokens = Tokens.of_model(MODEL, load_system_prompt(PROMPTS / "common_system.txt"), max_image_tokens=None)
     rows = asked_rows(check_dataset(digits / "dataset-manifest.json"), ARMS[arm])
     counted = zip(rows, tokens.prompts(rows), strict=True)
     return {row.name: prompt.total for row, prompt in counted if isinstance(prompt, PromptTokens)}

@@ -32,7 +32,9 @@ def _collated(rows: list[SftRow], digits: Path) -> list[list[int]]:
     from explicit_learning.training.policy import load_processor
     from explicit_learning.training.sft import SftRows
 
-    collator = DataCollatorForVisionLanguageModeling(load_processor(MODEL), max_length=None, completion_only_loss=True)
+    collator = DataCollatorForVisionLanguageModeling(
+        load_processor(MODEL, max_image_tokens=None), max_length=None, completion_only_loss=True
+    )
     dataset = SftRows(rows, system=SYSTEM, images=ImageStore(digits))
     labels: list[list[int]] = []
     for start in range(0, len(rows), 3):
@@ -46,14 +48,16 @@ def _collated(rows: list[SftRow], digits: Path) -> list[list[int]]:
 def test_count_equals_the_collator_s_labels_token_for_token(digits: Path, arm: str) -> None:
     from explicit_learning.training.policy import load_processor
 
-    processor = load_processor(MODEL)
+    processor = load_processor(MODEL, max_image_tokens=None)
     rows = sft_order(read_sft_rows(digits / f"{arm}.jsonl"), arm=arm, data_seed=4)
     assert {row.relation.value for row in rows} == (
         {"FULL"} if arm == "sft_answer" else {"FULL", "CONTROL", "MISSING", "SUBSTITUTE"}
     )
     labels = _collated(rows, digits)
     assert loss_token_counts(processor, rows, SYSTEM) == [len(ids) for ids in labels]
-    assert loss_tokens(rows, Tokens.of_model(MODEL, SYSTEM)) == [len(ids) for ids in labels], "as the gates count"
+    assert loss_tokens(rows, Tokens.of_model(MODEL, SYSTEM, max_image_tokens=None)) == [len(ids) for ids in labels], (
+        "as the gates count"
+    )
     for row, ids in zip(rows, labels, strict=True):
         assert processor.tokenizer.decode(ids) == f"{row.assistant_response}<|im_end|>\n"
     assert len({len(ids) for ids in labels}) > 1

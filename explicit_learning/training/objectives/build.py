@@ -59,7 +59,9 @@ def objective_trainer(
                 groups,
                 arm,
                 seed=plan.seed,
-                rules=ResizeRules.of_model(Path(manifest.paths.model)),
+                rules=ResizeRules.of_model(
+                    Path(manifest.paths.model), max_image_tokens=plan.generation.max_image_tokens
+                ),
                 asset_root=Path(manifest.paths.asset_root),
             ),
         }

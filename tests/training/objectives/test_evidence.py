@@ -197,13 +197,13 @@ def test_an_image_too_long_for_the_processor_is_an_error() -> None:
 def test_rules_are_read_from_the_models_folder(tmp_path: Path) -> None:
     config = {"patch_size": 16, "merge_size": 2, "size": {"shortest_edge": 1024, "longest_edge": 1 << 24}}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(config))
-    assert ResizeRules.of_model(tmp_path) == RULES
+    assert ResizeRules.of_model(tmp_path, max_image_tokens=None) == RULES
 
 
 def test_rules_that_are_not_stated_are_refused(tmp_path: Path) -> None:
     (tmp_path / "preprocessor_config.json").write_text(json.dumps({"patch_size": 16, "size": {"longest_edge": 0}}))
     with pytest.raises(Refusal) as refusal:
-        ResizeRules.of_model(tmp_path)
+        ResizeRules.of_model(tmp_path, max_image_tokens=None)
     pointers = [fault.pointer for fault in refusal.value.faults]
     assert pointers == ["/merge_size", "/size/shortest_edge", "/size/longest_edge"]
 
@@ -224,7 +224,7 @@ def test_the_grid_is_the_image_processors(tmp_path: Path) -> None:
             patch_size=16, merge_size=2, size={"shortest_edge": fewest, "longest_edge": most}
         )
         processor.save_pretrained(tmp_path)
-        rules = ResizeRules.of_model(tmp_path)
+        rules = ResizeRules.of_model(tmp_path, max_image_tokens=None)
         assert rules == ResizeRules(patch=16, merge=2, min_pixels=fewest, max_pixels=most)
         for width, height in sizes:
             images = torch.zeros(3, height, width, dtype=torch.uint8)

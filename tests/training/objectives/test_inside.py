@@ -25,7 +25,14 @@ def look_inside(world: ObjectiveWorld, tmp_path: Path, monkeypatch: pytest.Monke
     from explicit_learning.training.objectives.papo_trainer import PapoTrainer
     from tests.support.objective_world import context, freeze_plan
 
-    def run(arm: str, look: Callable[[Any, Any, dict[str, Any]], None], *, steps: int = 1, **objective: Any) -> int:
+    def run(
+        arm: str,
+        look: Callable[[Any, Any, dict[str, Any]], None],
+        *,
+        steps: int = 1,
+        image_tokens: int | None = None,
+        **objective: Any,
+    ) -> int:
         kind = PapoTrainer if arm == "papo" else EviPoTrainer
         compute, calls = kind._compute_loss, []
 
@@ -40,7 +47,12 @@ def look_inside(world: ObjectiveWorld, tmp_path: Path, monkeypatch: pytest.Monke
                 world,
                 arm,
                 f"{tmp_path.name}-{arm}-{len(list(tmp_path.iterdir()))}",
-                generation={"num_generations": 4, "max_completion_tokens": 8, "max_prompt_tokens": 96},
+                generation={
+                    "num_generations": 4,
+                    "max_completion_tokens": 8,
+                    "max_prompt_tokens": 96,
+                    "max_image_tokens": image_tokens,
+                },
                 optimisation={
                     "per_device_batch_size": 8,
                     "gradient_accumulation_steps": 2,
@@ -96,7 +108,10 @@ def test_a_slot_visit_has_one_mask_and_others_have_others(look_inside: Callable[
     assert any(any(mask) for mask in distinct)
 
 
-def test_candidates_follow_the_prompts_of_completions(look_inside: Callable[..., int]) -> None:
+@pytest.mark.parametrize(("image_tokens", "expected"), [(None, 4), (2, 1)])
+def test_candidates_follow_the_prompts_of_completions(
+    look_inside: Callable[..., int], image_tokens: int | None, expected: int
+) -> None:
     def look(trainer: Any, model: Any, inputs: dict[str, Any]) -> None:
         del model
         grids = inputs["image_grid_thw"].split(inputs["num_images"])
@@ -107,9 +122,10 @@ def test_candidates_follow_the_prompts_of_completions(look_inside: Callable[...,
             assert encoded.image_grid_thw.tolist() == grids[index].tolist()
             group = trainer._groups[asked.group_id]
             assert asked.gold in group.candidates
-            assert len(trainer._grounding.shares(group)) == int(encoded.kinds.sum())
+            # 64 by 64 pixels are four cells; with 2 tokens at most, both sides shrink to one.
+            assert len(trainer._grounding.shares(group)) == int(encoded.kinds.sum()) == expected
 
-    assert look_inside("evi_po", look) == 2
+    assert look_inside("evi_po", look, image_tokens=image_tokens) == 2
 
 
 def test_scores_and_states_equal_those_of_a_plain_forward_per_row(look_inside: Callable[..., int]) -> None:
