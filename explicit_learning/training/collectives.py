@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from torch import device
 
-__all__ = ["any_rank", "barrier", "gather", "max_over_ranks", "sum_over_ranks"]
+__all__ = ["any_rank", "barrier", "gather", "sum_over_ranks"]
 
 
 def _active() -> bool:
@@ -41,11 +41,6 @@ def any_rank(flags: Sequence[bool], device: device) -> list[bool]:
 def sum_over_ranks(values: Sequence[int], device: device) -> list[int]:
     """Return the sum over ranks of each value."""
     return _reduced(values, device, "SUM")
-
-
-def max_over_ranks(values: Sequence[int], device: device) -> list[int]:
-    """Return the largest of each value on any rank."""
-    return _reduced(values, device, "MAX")
 
 
 def gather(value: Any, world_size: int) -> list[Any]:

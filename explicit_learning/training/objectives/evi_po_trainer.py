@@ -1,20 +1,21 @@
 """GRPO with EVI-PO's terms: every view of a slot's group, scored on the group's candidates.
 
-A slot visit has several rows, one per generation; its row of generation 0 stands for the group, wherever TRL's
-shuffling put it. So a backward pass may have many groups on one rank and none on another. All ranks then do as many
-candidate forwards as the rank with the most rows; a rank without rows of its own scores one row with weight 0.
+A backward pass keeps the activations of one forward of candidates at most, whatever its number of groups: the others
+are computed again when their turn in the backward comes. Candidate forwards need no other rank, so a rank makes as many
+as its own groups have rows for.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from explicit_learning.data.evidence import evidence_sources, view_shares
-from explicit_learning.training.collectives import max_over_ranks
+from explicit_learning.training.forwards import checkpointed
 from explicit_learning.training.grpo import AlignedGRPOTrainer
 from explicit_learning.training.objectives.candidates import tokenise_candidates
 from explicit_learning.training.objectives.evi_po import (
@@ -25,7 +26,7 @@ from explicit_learning.training.objectives.evi_po import (
     group_scale,
 )
 from explicit_learning.training.objectives.loss_term_check import check_term
-from explicit_learning.training.objectives.scoring import ScoreRow, gold_states, score_rows, share_out
+from explicit_learning.training.objectives.scoring import ScoreRow, chunks, image_features, plain, score_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,8 +40,7 @@ if TYPE_CHECKING:
     from explicit_learning.plan.typed_plan import EviPo
     from explicit_learning.training.objectives.evi_po import Direction
     from explicit_learning.training.objectives.groups import Group
-    from explicit_learning.training.objectives.scoring import ViewEncoder
-    from explicit_learning.training.rollouts import SlotPrompt
+    from explicit_learning.training.objectives.scoring import EncodedView, ViewEncoder
 
 __all__ = ["EviPoTrainer", "Evidence"]
 
@@ -90,6 +90,10 @@ class _GroupRows:
     def count(self) -> int:
         return sum(map(len, self.rows))
 
+    @property
+    def views(self) -> list[EncodedView]:
+        return [rows[0].view for rows in self.rows]
+
 
 class EviPoTrainer(AlignedGRPOTrainer):
     """The trainer of the ``evi_po`` arms."""
@@ -119,16 +123,15 @@ class EviPoTrainer(AlignedGRPOTrainer):
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         loss = super()._compute_loss(model, inputs)
-        prompts: list[SlotPrompt] = inputs["slot_prompt"]
         groups: list[_GroupRows] = []
         start = 0
-        for prompt in prompts:
+        for prompt in inputs["slot_prompt"]:
             if prompt.rollout.generation == 0:
                 groups.append(self._group_rows(self._groups[prompt.group_id], start))
                 start += groups[-1].count
         with self.accelerator.autocast():
-            scores, states, idle = self._score(model, groups, stand_in=self._groups[prompts[0].group_id])
-        added = self._direction_part(groups, scores) + self._evidence_part(groups, states) + idle
+            scores, states = self._score(model, groups)
+        added = self._direction_part(groups, scores) + self._evidence_part(groups, states)
         if self.accelerator.sync_gradients:
             self._log_sums()
         return loss + self._scale * added
@@ -139,45 +142,45 @@ class EviPoTrainer(AlignedGRPOTrainer):
         rows = [[ScoreRow(view=view, candidate=answer) for answer in answers] for view in views]
         return _GroupRows(group=group, rows=rows, start=start)
 
-    def _score(
-        self, model: Any, groups: list[_GroupRows], *, stand_in: Group
-    ) -> tuple[Tensor, dict[int, tuple[Tensor, Tensor]], Tensor]:
+    def _score(self, model: Any, groups: list[_GroupRows]) -> tuple[Tensor, dict[int, tuple[Tensor, Tensor]]]:
         """Score all rows of a backward pass.
 
         Args:
             model: The policy, as the trainer wraps it.
             groups: The groups of this rank.
-            stand_in: A group to score a row of, where another rank has more rows.
 
         Returns:
-            The rows' scores; by row index the states that evidence needs, of FULL views with their gold candidate; and
-            a 0 that depends on the forwards of stand-in rows.
+            The rows' scores; by row index the states that evidence needs, of FULL views with their gold candidate.
         """
         # Not through DDP's wrapper: it prepares for one backward at each of its forwards.
         policy = self.accelerator.unwrap_model(model).get_base_model()
+        device, limit = self.accelerator.device, self._evi_po.max_rows_per_forward
+        again = partial(checkpointed, self.loop)
+        views = [view for item in groups for view in item.views]
+        features = image_features(policy, views, limit=limit, device=device, call=again)
         rows = [row for item in groups for view in item.rows for row in view]
         gold = {item.start for item in groups}
-        device = self.accelerator.device
-        [most] = max_over_ranks([len(rows)], device)
         scores: list[Tensor] = []
         states: dict[int, tuple[Tensor, Tensor]] = {}
-        idle = torch.zeros((), device=device)
-        batches = share_out(len(rows), most=most, limit=self._evi_po.max_rows_per_forward)
+        batches = chunks(len(rows), limit)
         for batch in batches:
-            chosen = [rows[index] for index in batch] or self._group_rows(stand_in, 0).rows[0][:1]
-            values, hidden = score_rows(policy, chosen, pad=int(self._tokenizer.pad_token_id), device=device)
-            scored = (len(row.candidate.ids) - row.candidate.scored_from for row in chosen)
-            self.loop.counters.scored_tokens += sum(scored)
-            if not batch:
-                idle = idle + 0.0 * values.sum()
-                continue
+            places = [place for place, index in enumerate(batch) if index in gold]
+            values, found = score_rows(
+                policy,
+                [rows[index] for index in batch],
+                features,
+                pad=int(self._tokenizer.pad_token_id),
+                device=device,
+                gold=places,
+                # The backward begins with the last forward, and has done with it before it computes another again.
+                call=plain if batch is batches[-1] else again,
+            )
             scores.append(values)
-            for place, index in enumerate(batch):
-                if index in gold:
-                    states[index] = gold_states(rows[index], hidden[place])
+            states.update(zip((batch[place] for place in places), found, strict=True))
+        self.loop.counters.scored_tokens += sum(len(row.candidate.ids) - row.candidate.scored_from for row in rows)
         self._sums["rows"] += len(rows)
         self._sums["forwards"] += len(batches)
-        return torch.cat(scores) if scores else idle[None][:0], states, idle
+        return torch.cat(scores) if scores else torch.zeros(0, device=device), states
 
     def _direction_part(self, groups: list[_GroupRows], scores: Tensor) -> Tensor:
         """Return lambda_dir times the sum of the groups' direction terms."""

@@ -1,13 +1,18 @@
-"""Scoring candidates under views: prompts encoded once, many (view, candidate) rows in one forward.
+"""Scoring candidates under views: images encoded once per view, many (view, candidate) rows in one forward.
 
 A row is a view's prompt followed by a candidate's tokens. It is padded on the right, where padding does not influence a
 causal model. The output layer is computed at scored positions only: a candidate has a few tokens, but a vocabulary has
 a quarter of a million. Every forward has images.
+
+A caller that scores more rows than one forward may have decides how each forward is called: with its activations kept,
+or computed again in its backward (`explicit_learning.training.forwards.checkpointed`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.data.prompt import prompt_messages
@@ -15,7 +20,7 @@ from explicit_learning.training.arguments import TEMPLATE_OPTIONS
 from explicit_learning.training.objectives.evi_po import summed_log_probs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
     from transformers import ProcessorMixin
@@ -25,12 +30,15 @@ if TYPE_CHECKING:
     from explicit_learning.data.rows import View
     from explicit_learning.training.objectives.candidates import Candidate
 
-__all__ = ["EncodedView", "ScoreRow", "ViewEncoder", "gold_states", "score_rows", "share_out"]
+__all__ = ["EncodedView", "ScoreRow", "ViewEncoder", "chunks", "image_features", "plain", "score_rows"]
+
+# How a function of tensors is called: the function, then the tensors.
+Call = Callable[..., Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EncodedView:
-    """A view's prompt as the model's inputs.
+    """A view's prompt as the model's inputs; equal to itself only.
 
     Attributes:
         ids: Token ids of the prompt, up to the start of the response; shape (tokens,).
@@ -83,47 +91,112 @@ class ViewEncoder:
         )
 
 
-def share_out(rows: int, *, most: int, limit: int) -> list[range]:
-    """Return which rows each forward scores: as few forwards as the rank with the most rows needs.
+def chunks(count: int, limit: int) -> list[range]:
+    """Return the indices of ``count`` items in as few consecutive ranges of at most ``limit`` as there can be."""
+    return [range(start, min(start + limit, count)) for start in range(0, count, limit)]
+
+
+def plain(function: Callable[..., Any], *inputs: Tensor) -> Any:
+    """Call a function, its activations kept."""
+    return function(*inputs)
+
+
+def image_features(
+    model: Any, views: Sequence[EncodedView], *, limit: int, device: Any, call: Call = plain
+) -> dict[EncodedView, Tensor]:
+    """Return the image embeddings of each view, whose images the vision tower sees once.
 
     Args:
-        rows: Number of rows of this rank.
-        most: Number of rows of the rank with the most.
-        limit: Largest number of rows of one forward.
+        model: The conditional-generation model inside the adapter's wrapper.
+        views: Different views.
+        limit: Most views of one call of the vision tower.
+        device: The model's device.
+        call: How the vision tower is called.
 
     Returns:
-        One range per forward, the same number on every rank; a range is empty where this rank has no rows left.
+        By view, shape (image tokens, features), in the vision tower's dtype.
     """
-    forwards = -(-most // limit)
-    return [range(min(rows, start * limit), min(rows, (start + 1) * limit)) for start in range(forwards)]
+    import torch
+
+    found: dict[EncodedView, Tensor] = {}
+    for chunk in chunks(len(views), limit):
+        some = [views[index] for index in chunk]
+        pixels = torch.cat([view.pixel_values for view in some]).to(device)
+        grids = torch.cat([view.image_grid_thw for view in some]).to(device)
+        embedded = call(partial(_embed, model, grids), pixels)
+        found.update(zip(some, embedded.split([int(view.kinds.sum()) for view in some]), strict=True))
+    return found
 
 
-def score_rows(model: Any, rows: Sequence[ScoreRow], *, pad: int, device: Any) -> tuple[Tensor, Tensor]:
-    """Return each row's score, and the final hidden states; one forward.
+def _embed(model: Any, grids: Tensor, pixels: Tensor) -> Tensor:
+    """Return the embeddings of the images of these grids, one after another; shape (image tokens, features)."""
+    import torch
+
+    return torch.cat(list(model.model.get_image_features(pixels, grids).pooler_output))
+
+
+def score_rows(
+    model: Any,
+    rows: Sequence[ScoreRow],
+    features: Mapping[EncodedView, Tensor],
+    *,
+    pad: int,
+    device: Any,
+    gold: Sequence[int] = (),
+    call: Call = plain,
+) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+    """Return each row's score, and the states that evidence needs of some rows; one forward.
+
+    The model gets what it would make itself of ids and pixels: embeddings with the images' embeddings in their places,
+    and the positions of both.
 
     Args:
         model: The conditional-generation model inside the adapter's wrapper.
         rows: The rows to score.
+        features: Image embeddings of the rows' views.
         pad: Token id of padding.
         device: The model's device.
+        gold: Indices of rows: FULL views with their gold candidate.
+        call: How the forward is called.
 
     Returns:
-        Scores S, shape (rows,), float32; hidden states after the final norm, shape (rows, tokens, features).
+        Scores S, shape (rows,), float32; for each of ``gold`` the states of `gold_states`.
     """
     import torch
 
-    inputs = {name: tensor.to(device) for name, tensor in _padded(rows, pad).items()}
-    hidden = model.model(**inputs, use_cache=False).last_hidden_state
+    inputs = _padded(rows, pad)
+    positions, _ = model.model.get_rope_index(
+        inputs["input_ids"],
+        mm_token_type_ids=inputs["mm_token_type_ids"],
+        image_grid_thw=torch.cat([row.view.image_grid_thw for row in rows]),
+        attention_mask=inputs["attention_mask"],
+    )
+    ids, mask, positions = (tensor.to(device) for tensor in (inputs["input_ids"], inputs["attention_mask"], positions))
     longest = max(len(row.candidate.ids) - row.candidate.scored_from for row in rows)
     steps = torch.arange(longest, device=device)
     first = torch.tensor([len(row.view.ids) + row.candidate.scored_from for row in rows], device=device)[:, None]
     ends = torch.tensor([len(row.view.ids) + len(row.candidate.ids) for row in rows], device=device)[:, None]
     scored = first + steps < ends
-    positions = torch.where(scored, first + steps, first)
+    places = torch.where(scored, first + steps, first)
     index = torch.arange(len(rows), device=device)[:, None]
-    logits = model.lm_head(hidden[index, positions - 1]).float()
-    chosen = logits.gather(-1, inputs["input_ids"][index, positions][..., None]).squeeze(-1)
-    return summed_log_probs(chosen - logits.logsumexp(-1), scored), hidden
+
+    def forward(*shown: Tensor) -> tuple[Tensor, ...]:
+        embeddings = model.get_input_embeddings()(ids)
+        images = torch.cat(shown).to(embeddings.dtype)
+        at_image, _ = model.model.get_placeholder_mask(ids, inputs_embeds=embeddings, image_features=images)
+        hidden = model.model(
+            inputs_embeds=embeddings.masked_scatter(at_image, images),
+            attention_mask=mask,
+            position_ids=positions,
+            use_cache=False,
+        ).last_hidden_state
+        logits = model.lm_head(hidden[index, places - 1]).float()
+        chosen = logits.gather(-1, ids[index, places][..., None]).squeeze(-1)
+        scores = summed_log_probs(chosen - logits.logsumexp(-1), scored)
+        return scores, *(state for place in gold for state in gold_states(rows[place], hidden[place]))
+
+    scores, *states = call(forward, *(features[row.view] for row in rows))
+    return scores, list(zip(states[::2], states[1::2], strict=True))
 
 
 def _padded(rows: Sequence[ScoreRow], pad: int) -> dict[str, Tensor]:
@@ -137,8 +210,6 @@ def _padded(rows: Sequence[ScoreRow], pad: int) -> dict[str, Tensor]:
         "input_ids": stack(ids, batch_first=True, padding_value=pad),
         "attention_mask": stack([torch.ones_like(row) for row in ids], batch_first=True),
         "mm_token_type_ids": stack(kinds, batch_first=True),
-        "pixel_values": torch.cat([row.view.pixel_values for row in rows]),
-        "image_grid_thw": torch.cat([row.view.image_grid_thw for row in rows]),
     }
 
 

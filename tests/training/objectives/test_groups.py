@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from explicit_learning.data.answers import AnswerType
 from explicit_learning.data.rows import ImageRef, Relation, SlotRow, View
 from explicit_learning.training.objectives.groups import gather_groups
-from explicit_learning.training.objectives.scoring import share_out
+from explicit_learning.training.objectives.scoring import chunks
 
 pytestmark = pytest.mark.objectives
 
@@ -72,11 +72,9 @@ def test_groups_are_told_apart() -> None:
     }
 
 
-@given(st.lists(st.integers(0, 60), min_size=1, max_size=4), st.integers(1, 17))
-def test_every_rank_does_as_many_forwards_as_the_fullest_needs(ranks: list[int], limit: int) -> None:
-    most = max(ranks)
-    plans = [share_out(rows, most=most, limit=limit) for rows in ranks]
-    assert {len(plan) for plan in plans} == {-(-most // limit)}
-    for rows, plan in zip(ranks, plans, strict=True):
-        assert [index for batch in plan for index in batch] == list(range(rows))
-        assert all(len(batch) <= limit for batch in plan)
+@given(st.integers(0, 60), st.integers(1, 17))
+def test_rows_are_scored_once_each_in_as_few_forwards_as_their_limit_allows(rows: int, limit: int) -> None:
+    batches = chunks(rows, limit)
+    assert len(batches) == -(-rows // limit)
+    assert [index for batch in batches for index in batch] == list(range(rows))
+    assert all(0 < len(batch) <= limit for batch in batches)

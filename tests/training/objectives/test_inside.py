@@ -115,15 +115,20 @@ def test_candidates_follow_the_prompts_of_completions(look_inside: Callable[...,
 def test_scores_and_states_equal_those_of_a_plain_forward_per_row(look_inside: Callable[..., int]) -> None:
     import torch
 
-    from explicit_learning.training.objectives.scoring import gold_states, score_rows
+    from explicit_learning.training.objectives.scoring import image_features, score_rows
 
     def look(trainer: Any, model: Any, inputs: dict[str, Any]) -> None:
         groups = [trainer._groups[prompt.group_id] for prompt in inputs["slot_prompt"][:2]]
-        rows = [row for group in groups for view in trainer._group_rows(group, 0).rows for row in view]
+        grouped = [trainer._group_rows(group, 0) for group in groups]
+        rows = [row for item in grouped for view in item.rows for row in view]
+        views = [view for item in grouped for view in item.views]
         policy = trainer.accelerator.unwrap_model(model)
-        pad = int(trainer._tokenizer.pad_token_id)
+        pad, device = int(trainer._tokenizer.pad_token_id), torch.device("cpu")
+        gold = [index for index, row in enumerate(rows) if row.candidate.body_tokens]
         with torch.no_grad():
-            scores, hidden = score_rows(policy.get_base_model(), rows, pad=pad, device=torch.device("cpu"))
+            features = image_features(policy.get_base_model(), views, limit=3, device=device)
+            scores, states = score_rows(policy.get_base_model(), rows, features, pad=pad, device=device, gold=gold)
+            states_of = dict(zip(gold, states, strict=True))
             for index, row in enumerate(rows):
                 prompt, answer = row.view.ids, torch.tensor(row.candidate.ids)
                 ids = torch.cat([prompt, answer])[None]
@@ -143,14 +148,100 @@ def test_scores_and_states_equal_those_of_a_plain_forward_per_row(look_inside: C
                 )
                 assert scores[index].item() == pytest.approx(expected, rel=1e-4, abs=1e-4)
                 if row.candidate.body_tokens:
-                    predicting, image = gold_states(row, hidden[index])
-                    states = plain.hidden_states[-1][0]
+                    predicting, image = states_of[index]
+                    hidden = plain.hidden_states[-1][0]
                     first = len(prompt) + row.candidate.body_tokens[0] - 1
-                    assert torch.allclose(predicting[0], states[first], atol=1e-4)
-                    at_image = states[ids[0] == policy.config.image_token_id]
+                    assert torch.allclose(predicting[0], hidden[first], atol=1e-4)
+                    at_image = hidden[ids[0] == policy.config.image_token_id]
                     assert torch.allclose(image, at_image, atol=1e-4)
 
     assert look_inside("evi_po", look) == 2
+
+
+def scored(trainer: Any, model: Any, groups: list[Any]) -> tuple[Any, list[Any]]:
+    """Score groups as the trainer does; return the sum of everything it gets, and its gradient."""
+    import torch
+
+    start, rows = 0, []
+    for group in groups:
+        rows.append(trainer._group_rows(group, start))
+        start += rows[-1].count
+    scores, states = trainer._score(model, rows)
+    total = scores.sum() + sum(state.square().sum() for pair in states.values() for state in pair)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return total.detach(), list(torch.autograd.grad(total, trained, allow_unused=True))
+
+
+@pytest.mark.parametrize("layers_again", [False, True])
+def test_activations_that_are_computed_again_change_not_one_bit(
+    look_inside: Callable[..., int], monkeypatch: pytest.MonkeyPatch, *, layers_again: bool
+) -> None:
+    import torch
+
+    from explicit_learning.training.objectives import evi_po_trainer, scoring
+
+    seen: list[tuple[int, int]] = []
+
+    def look(trainer: Any, model: Any, inputs: dict[str, Any]) -> None:
+        groups = [trainer._groups[prompt.group_id] for prompt in inputs["slot_prompt"][:8:4]]
+        inner = trainer.accelerator.unwrap_model(model)
+        if layers_again:
+            inner.gradient_checkpointing_enable({"use_reentrant": False})
+        assert inner.is_gradient_checkpointing == layers_again
+        for module in [module for module in inner.modules() if hasattr(module, "lora_dropout")]:
+            module.lora_dropout["default"] = torch.nn.Dropout(0.2)
+        inner.train()
+        images = []
+        visual = inner.get_base_model().model.visual
+        hook = visual.register_forward_pre_hook(lambda *_: images.append(1))
+        counters = trainer.loop.counters
+        results = []
+        for again in (True, False):
+            with monkeypatch.context() as patch:
+                if not again:
+                    patch.setattr(evi_po_trainer, "checkpointed", lambda _, *call: scoring.plain(*call))
+                torch.manual_seed(5)
+                before = counters.forwards
+                results.append(scored(trainer, model, groups))
+                seen.append((len(images), counters.forwards - before))
+                images.clear()
+        hook.remove()
+        (total, gradients), (expected, plain) = results
+        assert torch.equal(total, expected)
+        assert sum(gradient is not None for gradient in gradients) > 20
+        for found, other in zip(gradients, plain, strict=True):
+            assert (found is None) == (other is None)
+            assert found is None or torch.equal(found, other)
+
+    # 24 rows of 8 views, at most 5 in a forward: the vision tower is called twice, and again in the backward.
+    assert look_inside("evi_po", look, evi_po={"max_rows_per_forward": 5}) == 2
+    assert seen == [(4, 5), (2, 5)] * 2
+
+
+def test_rows_per_forward_bound_what_a_backward_pass_keeps(look_inside: Callable[..., int]) -> None:
+    import torch
+
+    kept: dict[int, int] = {}
+
+    def look(trainer: Any, model: Any, inputs: dict[str, Any]) -> None:
+        groups = [trainer._groups[prompt.group_id] for prompt in inputs["slot_prompt"]]
+        for count in (1, 8):
+            tensors: dict[int, int] = {}
+
+            def keep(tensor: Any, tensors: dict[int, int] = tensors) -> Any:
+                if not isinstance(tensor, torch.nn.Parameter):
+                    storage = tensor.untyped_storage()
+                    tensors[storage.data_ptr()] = storage.nbytes()
+                return tensor
+
+            with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+                scored(trainer, model, groups[:count])
+            kept[count] = sum(tensors.values())
+
+    assert look_inside("evi_po", look, evi_po={"max_rows_per_forward": 12}) == 2
+    # One forward of 12 rows either way; of the seven others, the image embeddings of 28 views and the scores are left.
+    assert kept[1] > 1_000_000
+    assert kept[8] < 1.3 * kept[1]
 
 
 def test_tokens_of_real_candidates(world: ObjectiveWorld) -> None:
