@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from explicit_learning.launch.rank import RankContext
     from explicit_learning.rundir.outcome import Status
     from explicit_learning.training.metrics import MetricsFile
+    from explicit_learning.training.phases import Phases
 
 __all__ = ["LoopState", "StepCallback"]
 
@@ -43,6 +44,7 @@ class LoopState:
 
     Attributes:
         context: The rank's place in the run.
+        phases: Where the launch's time and memory are counted.
         cycle: Optimizer steps per generation cycle; 1 without generation.
         budget_is_short: Whether this rank's remaining tokens do not cover another cycle.
         counters: Counts that travel in checkpoints.
@@ -59,6 +61,7 @@ class LoopState:
     """
 
     context: RankContext
+    phases: Phases
     cycle: int
     budget_is_short: Callable[[], bool]
     counters: Counters = field(default_factory=Counters)
