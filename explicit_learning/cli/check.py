@@ -15,6 +15,7 @@ from explicit_learning.cli.output import (
 )
 from explicit_learning.cli.paths import output_folder
 from explicit_learning.gates.check import check_plan
+from explicit_learning.gates.memory import memory_text
 from explicit_learning.plan.reading import read_plan
 from explicit_learning.rundir.layout import default_run_folder
 
@@ -45,4 +46,12 @@ def run(args: argparse.Namespace) -> ExitCode:
     print_not_checked(checked.not_checked)
     if not checked.faults and plan and not args.json:
         print(f"{args.plan}: run {plan.run_id} is in order", file=sys.stderr)
-    return answer(checked.faults, as_json=args.json, warnings=list(warnings), not_checked=list(checked.not_checked))
+    if checked.memory and not args.json:
+        print(memory_text(checked.memory), file=sys.stderr)
+    return answer(
+        checked.faults,
+        as_json=args.json,
+        warnings=list(warnings),
+        not_checked=list(checked.not_checked),
+        memory=checked.memory.to_json() if checked.memory else None,
+    )

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any
 from explicit_learning.cli.output import add_json_argument, answer
 from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.files.strict_json import parse_json
+from explicit_learning.files.typed_json import from_json
 from explicit_learning.freeze.freezing import freeze, read_draft
+from explicit_learning.gates.memory import check_memory, memory_text, rank_memory
+from explicit_learning.gates.nvml import read_inventory
+from explicit_learning.plan.typed_plan import Plan
 
 if TYPE_CHECKING:
     import argparse
@@ -43,12 +47,19 @@ def run(args: argparse.Namespace) -> ExitCode:
     for assignment in args.set:
         _assign(draft, assignment)
     plan, warnings = freeze(draft, file=args.draft, out=args.output, count_sft=count_sft)
+    frozen = from_json(Plan, plan)
+    model = args.output.parent / frozen.model.path
+    memory = rank_memory(frozen, model, environ=os.environ, inventory=read_inventory())
+    if memory is not None:
+        warnings += check_memory(memory, file=str(args.output))[1]
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
     if not args.json:
         print(f"{args.output}: run {plan['run_id']}, frozen as {plan['frozen_config_sha256']}", file=sys.stderr)
+        if memory is not None:
+            print(memory_text(memory), file=sys.stderr)
     details = {"plan": str(args.output), "frozen_config_sha256": plan["frozen_config_sha256"], "warnings": warnings}
-    return answer([], as_json=args.json, **details)
+    return answer([], as_json=args.json, **details, memory=memory.to_json() if memory else None)
 
 
 def _assign(draft: dict[str, Any], assignment: str) -> None:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["answer_rows", "evaluate", "model_inputs"]
 
-BATCH = 64
 WEIGHTS = Reward(version=REWARD_VERSION, answer=1.0, format=0.0, malformed=-1.0)
 
 
@@ -41,16 +40,14 @@ def evaluate(
     paths: ResolvedPaths,
     *,
     adapter: Path | None,
-    batch: int = BATCH,
     say: Callable[[str], None] | None = None,
 ) -> list[Answer]:
     """Answer a plan's evaluation rows, in their order.
 
     Args:
-        plan: The plan: how the model is loaded, and how long an answer may be.
+        plan: The plan: how the model is loaded, how long an answer may be, and how many rows are answered together.
         paths: Paths of the model, evaluation rows, images and prompt.
         adapter: Folder of the adapter, or ``None`` for the base model alone.
-        batch: Rows per forward.
         say: Takes lines of progress.
 
     Raises:
@@ -73,7 +70,6 @@ def evaluate(
         plan=plan,
         system=load_system_prompt(Path(paths.prompt)),
         images=ImageStore(Path(paths.asset_root)),
-        batch=batch,
         say=say,
     )
     return [answer.record() for answer in answers]
@@ -87,10 +83,9 @@ def answer_rows(
     plan: Plan,
     system: str,
     images: ImageStore,
-    batch: int = BATCH,
     say: Callable[[str], None] | None = None,
 ) -> list[Answered]:
-    """Answer each row's selected view greedily, in the order of the rows."""
+    """Answer each row's selected view greedily, in the order of the rows, as many together as the plan says."""
     tokenizer = processor.tokenizer
     constraint = compile_constraint(
         tokenizer,
@@ -99,6 +94,7 @@ def answer_rows(
         terminal=plan.generation.terminal_token_ids,
     )
     answers: list[Answered] = []
+    batch = plan.generation.evaluation_batch_size
     for start in range(0, len(rows), batch):
         part = rows[start : start + batch]
         inputs = model_inputs(processor, part, system=system, images=images)

@@ -18,6 +18,7 @@ from explicit_learning.gates.environment import check_environment
 from explicit_learning.gates.hardware import check_hardware
 from explicit_learning.gates.image import check_image
 from explicit_learning.gates.machine import measure_platform
+from explicit_learning.gates.memory import check_memory, rank_memory
 from explicit_learning.gates.nvml import read_inventory
 from explicit_learning.gates.output import check_output
 from explicit_learning.gates.resume import LIBRARIES, check_resume
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from explicit_learning.errors import Fault
+    from explicit_learning.gates.memory import RankMemory
+    from explicit_learning.inputs.data import ImageTokens
     from explicit_learning.inputs.named import Inputs
     from explicit_learning.plan.reading import PlanDocument
     from explicit_learning.plan.typed_plan import ResolvedPaths
@@ -56,6 +59,7 @@ class Checked:
         faults: Everything that would stop the run.
         known_code: Identity of the code that runs; ``None`` where a fault explains why it is not known.
         known_platform: What computes here; ``None`` where the plan does not say what it asks for.
+        memory: What a rank takes, and the memory that there is; ``None`` where it cannot be estimated.
         warnings: What would not stop the run, but may not be meant.
         not_checked: What was left out, because something else is wrong.
     """
@@ -64,6 +68,7 @@ class Checked:
     faults: tuple[Fault, ...]
     known_code: CodeIdentity | None
     known_platform: Platform | None
+    memory: RankMemory | None = None
     warnings: tuple[str, ...] = ()
     not_checked: tuple[str, ...] = ()
 
@@ -113,6 +118,8 @@ def check_plan(
     inputs = read_frozen_inputs(document)
     faults += inputs.faults
     platform: Platform | None = None
+    memory: RankMemory | None = None
+    near: list[str] = []
     if hardware := document.group("hardware", Hardware):
         inventory = read_inventory()
         faults += check_hardware(hardware, file=str(document.path), nodes=nodes, inventory=inventory)
@@ -122,6 +129,18 @@ def check_plan(
             environ=os.environ,
             inventory=inventory,
         )
+        if document.plan is not None and inputs.model is not None:
+            memory = rank_memory(
+                document.plan,
+                inputs.model.folder,
+                images=_image_tokens(inputs),
+                nodes=nodes,
+                environ=os.environ,
+                inventory=inventory,
+            )
+        if memory is not None:
+            unfit, near = check_memory(memory, file=str(document.path))
+            faults += unfit
     faults += _shm_faults(document, inputs, nodes)
     accepted: list[str] = []
     if out is not None:
@@ -132,7 +151,7 @@ def check_plan(
             named = any(fault.gate == "environment" for fault in faults)  # the lock decides about libraries
             faults += [each for each in unfit if not (named and LIBRARIES in (each.pointer or ""))]
         faults += _disk_faults(document, out)
-    warnings = [*document.warnings, *inputs.warnings, *accepted]
+    warnings = [*document.warnings, *inputs.warnings, *near, *accepted]
     if code is not None and document.is_sound("code_commit"):
         warnings += code_warnings(code, frozen_commit=document.raw["code_commit"])
     return Checked(
@@ -140,6 +159,7 @@ def check_plan(
         faults=tuple(faults),
         known_code=code,
         known_platform=platform,
+        memory=memory,
         warnings=tuple(warnings),
         not_checked=inputs.not_checked,
     )
@@ -168,23 +188,31 @@ def _shm_faults(document: PlanDocument, inputs: Inputs, nodes: int) -> list[Faul
     """Check shared memory, if the data is whole: broken rows have no sizes."""
     hardware, optimisation = document.group("hardware", Hardware), document.group("optimisation", Optimisation)
     generation = document.group("generation", Generation)
-    if not (inputs.data and inputs.model and hardware and optimisation and generation) or inputs.data.faults:
+    if not (inputs.model and hardware and optimisation and generation):
         return []
-    try:
-        rules = ResizeRules.of_model(inputs.model.folder)
-        image_tokens = image_tokens_per_row(inputs.data, rules)
-    except (Refusal, ValueError):
-        return []  # the check of the rows has reported it
+    image_tokens = _image_tokens(inputs)
+    if image_tokens is None:
+        return []
     shape = LoaderShape(
         ranks=hardware.ranks_per_node(nodes),
         workers=optimisation.dataloader_workers,
         prefetch=optimisation.dataloader_prefetch,
         rows_per_batch=optimisation.per_device_batch_size,
         tokens_per_row=generation.context_tokens,
-        image_tokens_per_row=min(image_tokens, generation.max_prompt_tokens),
-        values_per_image_token=pixel_values_per_token(rules.cell),
+        image_tokens_per_row=min(image_tokens.most, generation.max_prompt_tokens),
+        values_per_image_token=pixel_values_per_token(ResizeRules.of_model(inputs.model.folder).cell),
     )
     return check_shm(required_shm_bytes(shape, hardware.accelerator), file=str(document.path))
+
+
+def _image_tokens(inputs: Inputs) -> ImageTokens | None:
+    """Return how many image tokens rows have, if the data is whole: broken rows have no sizes."""
+    if inputs.data is None or inputs.model is None or inputs.data.faults:
+        return None
+    try:
+        return image_tokens_per_row(inputs.data, ResizeRules.of_model(inputs.model.folder))
+    except (Refusal, ValueError):
+        return None  # the check of the rows has reported it
 
 
 def _disk_faults(document: PlanDocument, out: Path) -> list[Fault]:

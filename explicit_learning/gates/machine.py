@@ -25,7 +25,14 @@ from explicit_learning.rundir.launches import Platform
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Limits", "container_runtime", "measure_hardware", "measure_platform", "read_limits"]
+__all__ = [
+    "Limits",
+    "available_memory_bytes",
+    "container_runtime",
+    "measure_hardware",
+    "measure_platform",
+    "read_limits",
+]
 
 # What each runtime writes inside its containers.
 RUNTIME_FILES = {"/run/.containerenv": "podman", "/.dockerenv": "docker", "/.singularity.d": "apptainer"}
@@ -73,7 +80,7 @@ def measure_hardware(inventory: Inventory | NvmlUnavailable | None = None) -> di
             "logical_cores": os.cpu_count(),
             "usable_cores": len(os.sched_getaffinity(0)),
         },
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "memory_bytes": _memory_bytes(),
         "cgroup_memory_bytes": read_limits().cgroup_memory_bytes,
         "shared_memory_bytes": _file_system_bytes(SHARED_MEMORY),
         "kernel": f"{platform.system()} {platform.release()}",
@@ -123,6 +130,16 @@ def read_limits() -> Limits:
         locked_memory_bytes=_soft_limit(resource.RLIMIT_MEMLOCK),
         cgroup_memory_bytes=_cgroup_memory(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")),
     )
+
+
+def available_memory_bytes() -> int:
+    """Return the memory that processes may take together: the machine's, or the control group's where that is less."""
+    limit = read_limits().cgroup_memory_bytes
+    return _memory_bytes() if limit is None else min(limit, _memory_bytes())
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _soft_limit(kind: int) -> int | None:

@@ -6,6 +6,7 @@ set's files, with that file's right hash, would train on the wrong rows without 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from explicit_learning.data.control_tokens import turn_end
@@ -209,8 +210,21 @@ def _turn_end_warnings(tokens: Tokens, terminal: Sequence[int]) -> Iterator[str]
         )
 
 
-def image_tokens_per_row(checked: CheckedDataset, rules: ResizeRules) -> int:
-    """Return the most image tokens in any row, from image sizes alone.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageTokens:
+    """Image tokens in a row.
+
+    Attributes:
+        fewest: In the row with the fewest.
+        most: In the row with the most.
+    """
+
+    fewest: int
+    most: int
+
+
+def image_tokens_per_row(checked: CheckedDataset, rules: ResizeRules) -> ImageTokens:
+    """Return how many image tokens rows have, from image sizes alone.
 
     Raises:
         ValueError: If an image has sides that the model's processor refuses.
@@ -221,4 +235,5 @@ def image_tokens_per_row(checked: CheckedDataset, rules: ResizeRules) -> int:
         for images in (*(view.images for view in shown), *(row.images for row in checked.sft))
     }
     tokens = {(width, height): rules.grid(width=width, height=height).tokens for row in rows for width, height in row}
-    return max((sum(tokens[size] for size in row) for row in rows), default=0)
+    counts = {sum(tokens[size] for size in row) for row in rows}
+    return ImageTokens(fewest=min(counts, default=0), most=max(counts, default=0))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.errors import Fault
 
-__all__ = ["HEAD", "linear_modules", "quantisation_faults"]
+__all__ = ["ARCHITECTURE", "HEAD", "NOT_LOADED", "linear_modules", "quantisation_faults"]
 
 CONTEXT = Context(gate="model", fix="use the model's release in bfloat16, float16 or float32")
 # Where a model says that it is quantised: transformers and vLLM read these keys, at any level of config.json ...

@@ -130,6 +130,7 @@ class Generation:
     context_tokens: int
     temperature: float
     top_p: float
+    evaluation_batch_size: int
     terminal_token_ids: tuple[int, ...]
     answer_regex: str
 

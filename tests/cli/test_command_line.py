@@ -231,6 +231,16 @@ def test_a_value_that_is_not_strict_json_is_text(
     assert not plan.exists()
 
 
+def test_freezing_and_checking_say_what_memory_a_rank_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    draft, plan = PLANS / "demo" / "answer_grpo.json", tmp_path / "plan.json"
+    assert main(["freeze", str(draft), "-o", str(plan)]) == 0
+    assert "\nmemory of a rank: at least 3." in capsys.readouterr().err
+    memory = run_json(capsys, "check", str(plan), "--out", str(tmp_path / "run"))["memory"]
+    assert memory["limit_of"] == "this machine"
+    assert memory["weights"] == 4 * 553_250
+    assert 0 < memory["least"] < memory["estimate"] < memory["limit"]
+
+
 def test_a_draft_is_not_run_but_the_next_command_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     answer = run_json(capsys, "run", str(PLANS / "demo" / "answer_grpo.json"))
     assert answer["exit_code"] == 65

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -45,8 +46,15 @@ def test_answers_do_not_depend_on_how_rows_are_batched(plan: Plan, data: Path) -
     model, processor = load_base(MODEL, plan.model, accelerator="cpu").eval(), load_processor(MODEL)
     system = (PROMPTS / "common_system.txt").read_text().strip()
 
+    assert plan.generation.evaluation_batch_size == 64
+
     def answer(batch: int) -> list[str]:
-        answers = answer_rows(model, processor, rows, plan=plan, system=system, images=ImageStore(data), batch=batch)
+        planned = replace(plan, generation=replace(plan.generation, evaluation_batch_size=batch))
+        said: list[str] = []
+        answers = answer_rows(
+            model, processor, rows, plan=planned, system=system, images=ImageStore(data), say=said.append
+        )
+        assert len(said) == -(-len(rows) // batch)
         assert [answered.row for answered in answers] == list(rows)
         assert all(answered.score.valid for answered in answers)
         return [answered.text for answered in answers]

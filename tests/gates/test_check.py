@@ -15,7 +15,7 @@ from explicit_learning.files.resources import ASSETS, PLANS
 from explicit_learning.freeze.freezing import freeze
 from explicit_learning.gates.check import check_plan
 from explicit_learning.gates.trackers import TRACKERS_VARIABLE, named_trackers
-from explicit_learning.inputs.data import image_tokens_per_row
+from explicit_learning.inputs.data import ImageTokens, image_tokens_per_row
 from explicit_learning.plan.reading import FROZEN, frozen_config_sha256, read_plan
 from tests.support.dataset_builder import Builder, image_bytes
 from tests.support.sft_count import count_light
@@ -62,6 +62,19 @@ def warnings(plan: Path) -> list[str]:
 def test_a_plan_in_order_has_no_fault(plan: Path) -> None:
     assert faults(plan) == []
     assert warnings(plan) == []
+
+
+def test_a_check_estimates_a_ranks_memory_and_leaves_it_out_where_the_plan_is_broken(plan: Path) -> None:
+    memory = check_plan(read_plan(plan), out=None).memory
+    assert memory is not None
+    assert 0 < memory.estimate.least < memory.estimate.estimate < 2**30
+    # Every image is of 8 x 6 pixels: two image tokens. Three layers keep their inputs of 32 rows.
+    fixed = memory.estimate.weights + memory.estimate.adapters
+    assert memory.estimate.least == fixed + memory.estimate.optimizer + memory.estimate.adapters
+    document = json.loads(plan.read_text())
+    document["optimisation"]["max_steps"] = 0
+    plan.write_text(json.dumps(document))
+    assert check_plan(read_plan(plan), out=None).memory is None
 
 
 def test_code_of_another_commit_than_the_frozen_one_is_a_warning(plan: Path) -> None:
@@ -162,4 +175,4 @@ def test_image_tokens_follow_the_models_own_resize(data: Builder, size: tuple[in
     checked = check_dataset(data.write())
     assert checked.faults == ()
     # All other rows show one image of 8 x 6 pixels.
-    assert image_tokens_per_row(checked, ResizeRules.of_model(TINY)) == 3 * tokens
+    assert image_tokens_per_row(checked, ResizeRules.of_model(TINY)) == ImageTokens(fewest=2, most=3 * tokens)

@@ -1,5 +1,8 @@
 """GRPO with EVI-PO's terms: every view of a slot's group, scored on the group's candidates.
 
+A group counts once per slot visit, whatever the number of its completions. A rank's backward passes share the groups of
+its generation cycle evenly. Their sum does not depend on which pass adds what.
+
 A backward pass keeps the activations of one forward of candidates at most, whatever its number of groups: the others
 are computed again when their turn in the backward comes. Candidate forwards need no other rank, so a rank makes as many
 as its own groups have rows for.
@@ -26,7 +29,7 @@ from explicit_learning.training.objectives.evi_po import (
     group_scale,
 )
 from explicit_learning.training.objectives.loss_term_check import check_term
-from explicit_learning.training.objectives.scoring import ScoreRow, chunks, image_features, plain, score_rows
+from explicit_learning.training.objectives.scoring import ScoreRow, chunks, image_features, plain, score_rows, shares
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -125,16 +128,25 @@ class EviPoTrainer(AlignedGRPOTrainer):
         loss = super()._compute_loss(model, inputs)
         groups: list[_GroupRows] = []
         start = 0
-        for prompt in inputs["slot_prompt"]:
-            if prompt.rollout.generation == 0:
-                groups.append(self._group_rows(self._groups[prompt.group_id], start))
-                start += groups[-1].count
+        for group in self._groups_of_pass():
+            groups.append(self._group_rows(group, start))
+            start += groups[-1].count
         with self.accelerator.autocast():
             scores, states = self._score(model, groups)
         added = self._direction_part(groups, scores) + self._evidence_part(groups, states)
         if self.accelerator.sync_gradients:
             self._log_sums()
         return loss + self._scale * added
+
+    def _groups_of_pass(self) -> list[Group]:
+        """Return the groups that this backward pass scores: its share of the rank's slot visits in the cycle, in order.
+
+        Not those of the pass's rows: TRL shuffles a cycle's rows, so all of a step's groups may meet in one pass.
+        """
+        visits = [prompt for prompt in self._slot_prompts if prompt.rollout.generation == 0]
+        passes = self._schedule.geometry.accumulation
+        share = shares(len(visits), passes)[self._step % passes]
+        return [self._groups[visits[index].group_id] for index in share]
 
     def _group_rows(self, group: Group, start: int) -> _GroupRows:
         answers = tokenise_candidates(group.candidates, self._tokenizer, terminal=self._terminal)

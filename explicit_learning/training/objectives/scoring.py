@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from explicit_learning.data.rows import View
     from explicit_learning.training.objectives.candidates import Candidate
 
-__all__ = ["EncodedView", "ScoreRow", "ViewEncoder", "chunks", "image_features", "plain", "score_rows"]
+__all__ = ["EncodedView", "ScoreRow", "ViewEncoder", "chunks", "image_features", "plain", "score_rows", "shares"]
 
 # How a function of tensors is called: the function, then the tensors.
 Call = Callable[..., Any]
@@ -94,6 +94,11 @@ class ViewEncoder:
 def chunks(count: int, limit: int) -> list[range]:
     """Return the indices of ``count`` items in as few consecutive ranges of at most ``limit`` as there can be."""
     return [range(start, min(start + limit, count)) for start in range(0, count, limit)]
+
+
+def shares(count: int, parts: int) -> list[range]:
+    """Return the indices of ``count`` items in ``parts`` consecutive ranges, whose lengths differ by 1 at most."""
+    return [range(part * count // parts, (part + 1) * count // parts) for part in range(parts)]
 
 
 def plain(function: Callable[..., Any], *inputs: Tensor) -> Any:

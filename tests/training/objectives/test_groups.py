@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from explicit_learning.data.answers import AnswerType
 from explicit_learning.data.rows import ImageRef, Relation, SlotRow, View
 from explicit_learning.training.objectives.groups import gather_groups
-from explicit_learning.training.objectives.scoring import chunks
+from explicit_learning.training.objectives.scoring import chunks, shares
 
 pytestmark = pytest.mark.objectives
 
@@ -78,3 +78,11 @@ def test_rows_are_scored_once_each_in_as_few_forwards_as_their_limit_allows(rows
     assert len(batches) == -(-rows // limit)
     assert [index for batch in batches for index in batch] == list(range(rows))
     assert all(0 < len(batch) <= limit for batch in batches)
+
+
+@given(st.integers(0, 60), st.integers(1, 17))
+def test_backward_passes_share_all_groups_evenly(groups: int, passes: int) -> None:
+    parts = shares(groups, passes)
+    assert len(parts) == passes
+    assert [index for part in parts for index in part] == list(range(groups))
+    assert {len(part) for part in parts} <= {groups // passes, -(-groups // passes)}

@@ -19,13 +19,13 @@ Look = "Callable[[Any, Any, dict[str, Any]], None]"
 
 @pytest.fixture
 def look_inside(world: ObjectiveWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """Return a function that trains an arm for one step, calls back before each loss, and counts the calls."""
+    """Return a function that trains an arm for a step or more, calls back before each loss, and counts the calls."""
     from explicit_learning.training import backend
     from explicit_learning.training.objectives.evi_po_trainer import EviPoTrainer
     from explicit_learning.training.objectives.papo_trainer import PapoTrainer
     from tests.support.objective_world import context, freeze_plan
 
-    def run(arm: str, look: Callable[[Any, Any, dict[str, Any]], None], **objective: Any) -> int:
+    def run(arm: str, look: Callable[[Any, Any, dict[str, Any]], None], *, steps: int = 1, **objective: Any) -> int:
         kind = PapoTrainer if arm == "papo" else EviPoTrainer
         compute, calls = kind._compute_loss, []
 
@@ -44,8 +44,8 @@ def look_inside(world: ObjectiveWorld, tmp_path: Path, monkeypatch: pytest.Monke
                 optimisation={
                     "per_device_batch_size": 8,
                     "gradient_accumulation_steps": 2,
-                    "max_steps": 1,
-                    "save_interval": 1,
+                    "max_steps": steps,
+                    "save_interval": steps,
                 },
                 objective=objective,
             )
@@ -170,6 +170,29 @@ def scored(trainer: Any, model: Any, groups: list[Any]) -> tuple[Any, list[Any]]
     total = scores.sum() + sum(state.square().sum() for pair in states.values() for state in pair)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return total.detach(), list(torch.autograd.grad(total, trained, allow_unused=True))
+
+
+def test_passes_share_a_cycles_groups_and_each_step_scores_each_once(
+    look_inside: Callable[..., int],
+) -> None:
+    scored: list[list[str]] = []
+    landed: list[list[str]] = []
+
+    def look(trainer: Any, model: Any, inputs: dict[str, Any]) -> None:
+        del model
+        scored.append([group.group_id for group in trainer._groups_of_pass()])
+        landed.append([prompt.group_id for prompt in inputs["slot_prompt"] if prompt.rollout.generation == 0])
+
+    # Two cycles of two steps, a step of two passes with eight rows of the cycle's 16: four groups.
+    assert look_inside("evi_po", look, steps=4, num_iterations=2) == 8
+    assert [len(groups) for groups in scored] == [2] * 8
+    cycles = [[sorted(scored[place] + scored[place + 1]) for place in range(start, start + 4, 2)] for start in (0, 4)]
+    assert [first == second for first, second in cycles] == [True, True]
+    assert cycles[0] != cycles[1]
+    for start in (0, 2, 4, 6):
+        assert sorted(scored[start] + scored[start + 1]) == sorted(landed[start] + landed[start + 1])
+    # The shuffle that TRL makes of a cycle's rows would not have done it.
+    assert {len(groups) for groups in landed} != {2}
 
 
 @pytest.mark.parametrize("layers_again", [False, True])
