@@ -90,9 +90,14 @@ def test_a_peak_that_the_kernel_does_not_tell_is_unknown_and_no_other_one() -> N
 
 def test_what_an_error_interrupts_belongs_to_the_phase_around_it(clock: list[float]) -> None:
     phases = Phases(Told(*[0] * 20))
-    with pytest.raises(RuntimeError, match="out of memory"), phases.phase("score"):
-        clock[0] += 2
-        raise RuntimeError("out of memory")
+
+    def score() -> None:
+        with phases.phase("score"):
+            clock[0] += 2
+            raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        score()
     clock[0] += 1
     assert {name: use.seconds for name, use in phases.uses().items()} == {"other": 3.0}
 
