@@ -38,6 +38,7 @@ from explicit_learning.plan.geometry import Geometry
 from explicit_learning.plan.reading import FROZEN
 from explicit_learning.plan.typed_plan import Generation, Hardware, Lora, Model, Objective, Optimisation
 from explicit_learning.rundir.layout import COMPLETION_MARKER
+from explicit_learning.rundir.output_comparison import compared_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -155,7 +156,11 @@ def _run_folder(
     hardware = document.group("hardware", Hardware)
     if faults or platform is None or hardware is None or (out / COMPLETION_MARKER).exists():
         return faults, []
-    return check_resume(out, platform, hardware, node=node, accepted=accepted)
+    try:
+        compared = compared_run(out, document.raw[FROZEN])
+    except Refusal as refusal:
+        return list(refusal.faults), []
+    return check_resume(compared or out, platform, hardware, node=node, accepted=accepted)
 
 
 def _environment_faults(document: PlanDocument) -> list[Fault]:

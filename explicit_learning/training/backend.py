@@ -42,10 +42,10 @@ def run(context: RankContext) -> RankOutcome:
     manifest = context.manifest
     plan, start = manifest.plan, manifest.resume_checkpoint
     phases = Phases.on(plan.hardware.accelerator, context.local_rank)
-    import torch
     from transformers.utils import logging
 
     from explicit_learning.training.collectives import any_rank
+    from explicit_learning.training.determinism import apply_determinism
     from explicit_learning.training.measurements import WeightDigests, rank_gpu
     from explicit_learning.training.metrics import MetricsFile
     from explicit_learning.training.policy import build_policy
@@ -53,7 +53,7 @@ def run(context: RankContext) -> RankOutcome:
 
     checkpoint = manifest.run / start if start else None
     logging.disable_progress_bar()
-    torch.use_deterministic_algorithms(plan.determinism == "strict")
+    apply_determinism(plan.determinism)
 
     context.say(f"loading {Path(plan.model.path).name}")
     adapter = Path(manifest.paths.initial_adapter) if manifest.paths.initial_adapter else None
