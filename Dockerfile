@@ -8,11 +8,12 @@
 #   CODE_DIRTY           whether tracked files differ from that commit: true or false
 #   BASE_IMAGE           another base for both stages; BASE_DIGEST then records its digest
 #   BUILD_IMAGE          another base for the build stage alone
-#   COMPUTE_CAPABILITIES what flash-attn is compiled for (full only): of 8.0, 9.0, 10.0 and 12.0
+#   COMPUTE_CAPABILITIES what flash-attn and causal-conv1d are compiled for (full only): of 8.0, 9.0, 10.0 and 12.0
 #   COMPILE_JOBS         compilers at once; each takes up to 9 GiB of memory for flash-attn
 #   SOURCE_DATE_EPOCH    modification time of the files and of the image, in seconds since 1970-01-01 UTC
 # The optional secret `ca` is a bundle of certificates, for a network whose proxy uses its own.
 
+ARG COMPUTE_CAPABILITIES="8.0 9.0 10.0"
 ARG BASE_IMAGE
 # podman needs the registry in the name. The digests are those in environment.lock's head; a test compares them.
 ARG BUILD_IMAGE=${BASE_IMAGE:-docker.io/nvidia/cuda:13.0.2-devel-ubuntu24.04@sha256:0eee3094c71518ad31d011a594ae6ed6de72959ee07e318cb31cffe71690e90c}
@@ -22,12 +23,12 @@ ARG SOURCE_DATE_EPOCH=1700000000
 ARG LOCK=full
 COPY deploy/image/system.sh /opt/build/
 RUN /opt/build/system.sh build
-COPY environment.lock environment.cpu.lock image.lock deploy/image/packages.sh /opt/build/
+COPY environment.lock environment.cpu.lock image.lock deploy/image/overwritten.py deploy/image/packages.sh /opt/build/
 RUN --mount=type=secret,id=ca,required=false /opt/build/packages.sh fetch
 # Nothing may be downloaded from here on: flash-attn's own setup would download a binary without a hash.
-ARG COMPUTE_CAPABILITIES="8.0 9.0 10.0"
+ARG COMPUTE_CAPABILITIES
 ARG COMPILE_JOBS=4
-COPY deploy/image/compile.sh /opt/build/
+COPY deploy/image/compile.sh deploy/image/compiler.sh deploy/image/nvcc.sh /opt/build/
 COPY deploy/image/no_network /opt/build/no_network
 RUN /opt/build/compile.sh
 
@@ -41,9 +42,16 @@ COPY --from=build /opt/env /opt/env
 # One writable folder for all caches, and one for runs where no folder is mounted at /work; both work for any user.
 ENV PATH=/opt/env/bin:$PATH \
     HOME=/cache TMPDIR=/cache XDG_CACHE_HOME=/cache USER=explicit LOGNAME=explicit \
-    HF_HOME=/cache/huggingface TRITON_CACHE_DIR=/cache/triton TORCHINDUCTOR_CACHE_DIR=/cache/inductor \
-    CUDA_CACHE_PATH=/cache/cuda VLLM_CACHE_ROOT=/cache/vllm FLASHINFER_WORKSPACE_BASE=/cache \
+    HF_HOME=/cache/huggingface TORCHINDUCTOR_CACHE_DIR=/cache/inductor TORCH_EXTENSIONS_DIR=/cache/torch-extensions \
+    TORCH_HOME=/cache/torch PYTORCH_KERNEL_CACHE_PATH=/cache/torch-kernels \
+    TRITON_CACHE_DIR=/cache/triton TRITON_HOME=/cache/triton-home TILELANG_CACHE_DIR=/cache/tilelang \
+    TVM_FFI_CACHE_DIR=/cache/tvm-ffi NUMBA_CACHE_DIR=/cache/numba CUDA_CACHE_PATH=/cache/cuda \
+    CUDA_TILE_CACHE_DIR=/cache/cuda-tile CUTE_DSL_CACHE_DIR=/cache/cute-dsl QUACK_CACHE_DIR=/cache/quack \
+    HUMMING_CACHE_DIR=/cache/humming HUMMING_TMP_DIR=/cache/humming-temporary \
+    VLLM_CACHE_ROOT=/cache/vllm VLLM_CONFIG_ROOT=/cache/vllm-config FLASHINFER_WORKSPACE_BASE=/cache/flashinfer \
+    MINFER_FMHA_CACHE_DIR=/cache/minfer MM_SPARSE_ATTN_AOT_CACHE=/cache/minfer-attention \
     MPLCONFIGDIR=/cache/matplotlib \
+    FLA_TILELANG=0 \
     HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_DATASETS_OFFLINE=1 \
     PYTHONNOUSERSITE=1 PYTHONDONTWRITEBYTECODE=1 PYTHONUTF8=1 \
     NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
@@ -54,6 +62,7 @@ ARG CODE_DIRTY=false
 ARG LOCK_SHA256
 ARG BASE_IMAGE
 ARG BASE_DIGEST
+ARG COMPUTE_CAPABILITIES
 RUN --mount=type=bind,from=build,source=/opt/tools,target=/opt/tools /opt/explicit-learning/deploy/image/bake.sh
 
 LABEL org.opencontainers.image.title="Explicit Learning" \

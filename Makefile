@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint image image-cpu image-twice sif test-image test-sif test-nodes run
+.PHONY: help env demo test lint image image-cpu image-twice sif test-image image-full-debian test-sif test-nodes test-kernels test-compile run
 
 # A CPU rank's settings (docs/upstream.md): page faults otherwise cost most of a step's time, and two OpenMP threads on
 # two busy cores are slower than one. Tests are about the CPU, whatever the machine has.
@@ -47,6 +47,9 @@ image: ## the image, with docker or podman: base images from a registry, kernels
 image-cpu: ## the image of the CPU lock, with buildah: no registry, no daemon, no GPU
 	@deploy/image/build.sh cpu
 
+image-full-debian: ## the full image without a registry, for one architecture; hours, 60 GB of disk, no GPU
+	@deploy/image/build.sh full-debian
+
 image-twice: ## build the CPU image once more from nothing, and compare the digests
 	@deploy/image/twice.sh
 
@@ -62,6 +65,12 @@ test-sif: ## convert the CPU image with Apptainer and pass the smoke plan in it
 
 test-nodes: ## two nodes, as two network namespaces with a cable between them; needs root
 	@python="$$(./tools/environment.sh)"; "$$python" -m pytest -m nodes tests/nodes $(ARGS)
+
+test-kernels: ## compile the Triton kernels of the linear attention for sm_80, sm_90 and sm_100; no GPU
+	@python="$$(./tools/environment.sh)"; "$$python" -m pytest -m kernels tests/kernels $(ARGS)
+
+test-compile: ## compile causal-conv1d and a part of flash-attn for sm_90, as the full image does; an hour, no GPU
+	@deploy/image/test_compile.sh
 
 PLAN ?= plan.json
 # What the engine's image ID is a digest of; with docker's containerd store: manifest, or index.

@@ -1,20 +1,27 @@
 #!/usr/bin/env bash
-# Builds the image and prints its digests: build.sh full|cpu [--no-cache]
+# Builds the image and prints its digests: build.sh full|cpu|full-debian [--no-cache]
 #
-#   full   with docker, or podman if there is no docker; needs a registry for the base images, and hours to compile
-#   cpu    with buildah, from a base made of Debian packages; needs no registry, no daemon and no GPU
+#   full         with docker, or podman if there is no docker; needs a registry for the base images, and hours to compile
+#   cpu          with buildah, from a base made of Debian packages; needs no registry, no daemon and no GPU
+#   full-debian  the full lock on that base, for one architecture (COMPUTE_CAPABILITIES, 9.0): the nearest thing to the
+#                full image without a registry; needs 14 GB of memory (COMPILE_JOBS, 2), hours, and 60 GB of disk
 #
-# Writes into build/image/: el-LOCK.id (the image's ID, which is its config digest), el-LOCK.sbom.json and, for cpu,
-# el-LOCK.oci.tar with el-LOCK.manifest (the manifest digest).
+# Writes into build/image/: el-KIND.id (the image's ID, which is its config digest), el-KIND.sbom.json and, on the base of
+# Debian packages, el-KIND.oci.tar with el-KIND.manifest (the manifest digest).
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.."
 # shellcheck source=deploy/image/tools.sh
 . deploy/image/tools.sh
 kind=${1:-}
+debian=1
 case $kind in
-    full) lock=environment.lock name=el ;;
+    full) lock=environment.lock name=el debian= ;;
     cpu) lock=environment.cpu.lock name=${EXPLICIT_IMAGE_NAME:-localhost/el} ;;
-    *) echo "'$kind' is neither full nor cpu: build.sh full|cpu [--no-cache]" >&2; exit 64 ;;
+    full-debian)
+        lock=environment.lock name=localhost/el-full
+        COMPUTE_CAPABILITIES=${COMPUTE_CAPABILITIES:-9.0} COMPILE_JOBS=${COMPILE_JOBS:-2}
+        ;;
+    *) echo "'$kind' is none of full, cpu and full-debian: build.sh full|cpu|full-debian [--no-cache]" >&2; exit 64 ;;
 esac
 shift
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-1700000000}
@@ -23,7 +30,7 @@ if [[ ! $SOURCE_DATE_EPOCH =~ ^[0-9]{1,10}$ ]]; then
     exit 64
 fi
 needs git
-if [ "$kind" = cpu ]; then
+if [ -n "$debian" ]; then
     needs buildah podman skopeo mmdebstrap
     needs_root "a build without a registry"
 elif ! docker info >/dev/null 2>&1; then
@@ -48,18 +55,18 @@ mkdir -p -- "$out"
 rm -f -- "$out/el-$kind".{id,sbom.json,oci.tar,oci.tar.part,manifest}
 lock_sha256=$(sha256sum "$lock" | cut -d ' ' -f 1)
 tag=lock-${lock_sha256:0:12}
-arguments=(--build-arg "LOCK=$kind" --build-arg "LOCK_SHA256=$lock_sha256" --build-arg "CODE_COMMIT=$commit"
+arguments=(--build-arg "LOCK=${kind%%-*}" --build-arg "LOCK_SHA256=$lock_sha256" --build-arg "CODE_COMMIT=$commit"
     --build-arg "CODE_DIRTY=$dirty" --build-arg "SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH")
 ca=${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}
 [ ! -e "$ca" ] || arguments+=(--secret "id=ca,src=$ca")
 [ -z "${COMPUTE_CAPABILITIES:-}" ] || arguments+=(--build-arg "COMPUTE_CAPABILITIES=$COMPUTE_CAPABILITIES")
-if [ "$kind" = full ] && [[ " $* " != *BASE_IMAGE=* ]]; then
+if [ -z "$debian" ] && [[ " $* " != *BASE_IMAGE=* ]]; then
     # For the label: the digest of the runtime base in the Dockerfile.
     arguments+=(--build-arg "BASE_DIGEST=$(sed -nE 's/^FROM .*-runtime-.*@(sha256:[0-9a-f]{64})\}$/\1/p' Dockerfile)")
 fi
 [ -z "${COMPILE_JOBS:-}" ] || arguments+=(--build-arg "COMPILE_JOBS=$COMPILE_JOBS")
 
-if [ "$kind" = cpu ]; then
+if [ -n "$debian" ]; then
     base=$("deploy/image/base.sh")
     base=${base#sha256:}
     buildah build --isolation chroot --network host --timestamp "$SOURCE_DATE_EPOCH" --identity-label=false --layers=false \
@@ -85,7 +92,7 @@ container=$("$engine" create "$id")
 echo "image    $name:lock, $name:$tag"
 echo "config   $id"
 echo "sbom     sha256:$(sha256sum "$out/el-$kind.sbom.json" | cut -d ' ' -f 1)  $out/el-$kind.sbom.json"
-if [ "$kind" = cpu ]; then
+if [ -n "$debian" ]; then
     # Uncompressed: compressing 6 GB takes minutes, and readers would have to decompress it again.
     skopeo copy --quiet --dest-oci-accept-uncompressed-layers --digestfile "$out/el-$kind.manifest" \
         "containers-storage:$name:lock" "oci-archive:$out/el-$kind.oci.tar.part:$name:lock"

@@ -32,6 +32,8 @@ def main() -> None:
         "lock": lock.name,
         "lock_sha256": lock_sha256(lock),
         "base_image": base,
+        # Nothing is compiled for the CPU lock.
+        "compute_capabilities": os.environ["COMPUTE_CAPABILITIES"].split() if lock == FULL_LOCK else None,
         "sbom_sha256": hashlib.sha256(IMAGE_FILE.with_name("sbom.cdx.json").read_bytes()).hexdigest(),
         "source_date_epoch": int(os.environ["SOURCE_DATE_EPOCH"]),
     }

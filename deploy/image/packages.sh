@@ -28,7 +28,7 @@ entry uv >"$work/uv.txt"
 install() { # FOLDER REQUIREMENTS OPTION...
     folder=$1 requirements=$2
     shift 2
-    "$work/bootstrap/bin/uv" venv --quiet --no-project --python /usr/bin/python3 "$folder"
+    [ -e "$folder" ] || "$work/bootstrap/bin/uv" venv --quiet --no-project --python /usr/bin/python3 "$folder"
     "$work/bootstrap/bin/uv" pip install --quiet --python "$folder/bin/python" --require-hashes --only-binary :all: \
         "$@" -r "$requirements"
 }
@@ -44,11 +44,15 @@ for name in $sources; do
     mv "$work/rest.txt" "$work/wheels.txt"
 done
 install /opt/env "$work/wheels.txt" --no-deps
+for name in $(/opt/env/bin/python overwritten.py /opt/env/lib/python3.*/site-packages); do
+    entry "$name" >"$work/again.txt"
+    install /opt/env "$work/again.txt" --no-deps --reinstall
+done
 install /opt/tools image.lock
 mkdir -p /opt/sources
 if [ -s /opt/build/sources.txt ]; then
-    # pip runs each source's build script for its metadata; the script must not compile yet.
-    "$work/bootstrap/bin/python" -m pip --python /opt/env/bin/python download --quiet --require-hashes --no-deps \
+    # pip runs each source's build script for its metadata; the script must not compile yet, nor look for a compiler.
+    FLASH_ATTENTION_SKIP_CUDA_BUILD=TRUE CAUSAL_CONV1D_SKIP_CUDA_BUILD=TRUE "$work/bootstrap/bin/python" -m pip --python /opt/env/bin/python download --quiet --require-hashes --no-deps \
         --no-binary :all: --no-build-isolation --dest /opt/sources -r /opt/build/sources.txt
 fi
 rm -rf "$work"

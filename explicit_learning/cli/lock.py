@@ -10,7 +10,16 @@ from explicit_learning.cli.output import add_json_argument, answer
 from explicit_learning.errors import ExitCode
 from explicit_learning.files.resources import ROOT
 from explicit_learning.gates.environment import check_environment
-from explicit_learning.lock import CPU_LOCK, FULL_LOCK, IMAGE_LOCK, LINT_LOCK, lock_sha256, read_lock, subset_faults
+from explicit_learning.lock import (
+    CPU_LOCK,
+    FULL_LOCK,
+    IMAGE_LOCK,
+    LINT_LOCK,
+    cuda_faults,
+    lock_sha256,
+    read_lock,
+    subset_faults,
+)
 from explicit_learning.lock.installed import nearest_lock
 
 if TYPE_CHECKING:
@@ -45,6 +54,7 @@ def _check(args: argparse.Namespace) -> ExitCode:
     faults = [
         *check_environment(path, deep=args.deep),
         *subset_faults(read_lock(FULL_LOCK), read_lock(CPU_LOCK)),
+        *cuda_faults(read_lock(FULL_LOCK)),
         *undeclared_faults(FULL_LOCK, ROOT / "requirements" / "environment.in"),
         *undeclared_faults(CPU_LOCK, ROOT / "requirements" / "environment.cpu.in"),
         *undeclared_faults(LINT_LOCK, ROOT / "requirements" / "lint.in"),

@@ -2,13 +2,14 @@
 
 The size decides how many image tokens a prompt has, and whether evidence boxes fit, so it must be the size that is
 shown: after EXIF rotation. A file that would unpack into gigabytes, that is not an image, or that ends early is
-refused here, hours before a worker would read it.
+refused here, hours before a step would read it.
 """
 
 from __future__ import annotations
 
 import warnings
 from contextlib import contextmanager
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from explicit_learning.errors import found_text
@@ -47,6 +48,8 @@ _SWAPPED_ORIENTATIONS = frozenset({5, 6, 7, 8})
 _ORIENTATION_TAG = 0x0112
 _METADATA_CHUNKS = frozenset({b"eXIf", b"iTXt", b"zTXt", b"tEXt"})
 _TAIL_BYTES = 1 << 16
+# Held while Pillow's warnings are errors.
+_entered = Lock()
 
 
 class TooManyPixelsError(ValueError):
@@ -57,11 +60,16 @@ class TooManyPixelsError(ValueError):
 def bombs_are_errors() -> Iterator[None]:
     """Turn Pillow's warning about large images into an error; process-wide, so enter it before threads start.
 
-    Its other warnings are about metadata that decides nothing here: they are not shown, and no error anywhere.
+    Its other warnings are about metadata that decides nothing here: they are not shown, and no error anywhere. Entered
+    again inside, in whatever thread, it changes nothing: a thread that put the process's warnings back would do so
+    under the others.
     """
     from PIL import Image
 
-    with warnings.catch_warnings():
+    if _entered.locked():
+        yield
+        return
+    with _entered, warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"PIL\.")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         yield

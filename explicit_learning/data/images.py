@@ -1,6 +1,6 @@
 """Images decoded on access: upright, RGB, eight bits, as the processor would see them.
 
-Decoding happens where an image is needed, in a loader's worker, so that starting a run reads no pixels. What a
+Decoding happens when an image is needed, in threads of the rank, so that starting a run reads no pixels. What a
 processor does to an image that is not RGB depends on the library and on the mode; here every mode becomes RGB first:
 EXIF rotation applied, palettes resolved, transparent pixels shown on white (the colour under them is often black, and
 would swallow black writing), CMYK converted, and 16-bit grey scaled by its high byte (Pillow alone would clip it to
@@ -17,7 +17,8 @@ import hashlib
 import os
 from collections import OrderedDict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from threading import Lock
+from typing import TYPE_CHECKING
 
 from explicit_learning.data.asset_paths import AssetFolder
 from explicit_learning.data.image_headers import bombs_are_errors, open_image, unread_fault
@@ -76,7 +77,11 @@ def decode_guarded(path: Path) -> tuple[Image, bool]:
 
 
 class ImageStore:
-    """The images of a dataset, decoded on access. One process uses it from one thread, as a loader's worker does."""
+    """The images of a dataset, decoded on access, by any thread.
+
+    Threads that want the same image decode it once: the rows of a group all show it, and are built side by side. They
+    are to be started inside `bombs_are_errors`.
+    """
 
     def __init__(self, root: Path, *, max_bytes: int = DEFAULT_CACHE_BYTES, cache_folder: Path | None = None) -> None:
         """Take the asset root.
@@ -89,14 +94,12 @@ class ImageStore:
         self._root = root
         self._folder = AssetFolder(root)
         self._max_bytes = max_bytes
+        self._lock = Lock()
         self._kept: OrderedDict[str, Image] = OrderedDict()
         self._kept_bytes = 0
+        self._decoding: dict[str, Lock] = {}
         named = os.environ.get(CACHE_VARIABLE)
         self._cache_folder = cache_folder or (Path(named) if named else None)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave the images behind when a worker is started."""
-        return self.__dict__ | {"_kept": OrderedDict(), "_kept_bytes": 0}
 
     def load(self, image: ImageRef, *, row: str | None = None) -> Image:
         """Return an image; do not write to it, it is kept.
@@ -108,16 +111,28 @@ class ImageStore:
         Raises:
             Refusal: If the file is missing, unsafe, or not a whole image of the size that the row names.
         """
-        kept = self._kept.get(image.sha256)
-        if kept is not None:
-            self._kept.move_to_end(image.sha256)
-            return kept
-        decoded = self._from_folder(image)
-        if decoded is None:
-            decoded = self._decode(image, row)
-            self._to_folder(image, decoded)
-        self._keep(image.sha256, decoded)
+        key = image.sha256
+        with self._lock:
+            if kept := self._find(key):
+                return kept
+            decoding = self._decoding.setdefault(key, Lock())
+        with decoding:
+            with self._lock:
+                if kept := self._find(key):  # another thread has decoded it by now
+                    return kept
+            decoded = self._from_folder(image)
+            if decoded is None:
+                decoded = self._decode(image, row)
+                self._to_folder(image, decoded)
+            with self._lock:
+                self._keep(key, decoded)
+                self._decoding.pop(key, None)
         return decoded
+
+    def _find(self, key: str) -> Image | None:
+        if key in self._kept:
+            self._kept.move_to_end(key)
+        return self._kept.get(key)
 
     def _decode(self, image: ImageRef, row: str | None) -> Image:
         subject = f"image {image.image_index} of row {found_text(row)}" if row else None
@@ -136,7 +151,7 @@ class ImageStore:
 
     def _keep(self, key: str, image: Image) -> None:
         cost = image.width * image.height * _CHANNELS
-        if cost > self._max_bytes:
+        if cost > self._max_bytes or key in self._kept:
             return
         self._kept[key] = image
         self._kept_bytes += cost

@@ -58,7 +58,8 @@ def evaluate(
     rows = read_slot_rows(Path(paths.evaluation), split="evaluation")
     folder = Path(paths.model)
     processor = load_processor(folder, max_image_tokens=plan.generation.max_image_tokens)
-    model: Any = load_base(folder, plan.model, accelerator=plan.hardware.accelerator)
+    strict = plan.determinism == "strict"
+    model: Any = load_base(folder, plan.model, accelerator=plan.hardware.accelerator, strict=strict)
     if adapter is not None:
         model = PeftModel.from_pretrained(model, str(adapter))
     device = torch.device("cuda" if plan.hardware.accelerator == "cuda" else "cpu")
@@ -98,15 +99,18 @@ def answer_rows(
     for start in range(0, len(rows), batch):
         part = rows[start : start + batch]
         inputs = model_inputs(processor, part, system=system, images=images)
-        ids, _ = generate_constrained(
-            model,
-            {name: value.to(model.device) for name, value in inputs.items()},
-            constraint=constraint,
-            chooser=Greedy(),
-            max_tokens=plan.generation.max_completion_tokens,
-            pad=tokenizer.pad_token_id,
-        )
-        answers += [_answered(row, sampled, tokenizer, constraint) for row, sampled in zip(part, ids, strict=True)]
+        with torch.autocast(model.device.type, dtype=torch.bfloat16, enabled=plan.model.dtype == "bfloat16"):
+            completions = generate_constrained(
+                model,
+                {name: value.to(model.device) for name, value in inputs.items()},
+                constraint=constraint,
+                chooser=Greedy(),
+                max_tokens=plan.generation.max_completion_tokens,
+                pad=tokenizer.pad_token_id,
+            )
+        answers += [
+            _answered(row, sampled, tokenizer, constraint) for row, sampled in zip(part, completions.ids, strict=True)
+        ]
         if say is not None:
             say(f"answered {len(answers)} of {len(rows)} held-out questions")
     return answers

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["ASSETS", "PLANS", "PROMPTS", "ROOT", "SCHEMAS"]
+__all__ = ["ASSETS", "PLANS", "PROMPTS", "ROOT", "SCHEMAS", "TRITON_CONFIGURATIONS"]
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMAS = ROOT / "schemas"
 PROMPTS = ROOT / "prompts"
 PLANS = ROOT / "plans"
 ASSETS = ROOT / "assets"
+TRITON_CONFIGURATIONS = ROOT / "kernels" / "triton_configurations.json"

@@ -171,7 +171,6 @@ def _derived_defaults(filled: dict[str, Any], arm: Arm) -> list[Fault]:
     filled.setdefault("run_id", f"{arm.name}-seed{filled['seed']}")
     filled["model"].setdefault("attn_implementation", "flash_attention_2" if on_gpu else "sdpa")
     filled["model"].setdefault("dtype", "bfloat16" if on_gpu else "float32")
-    optimisation.setdefault("dataloader_pin_memory", on_gpu)
     generation.setdefault("num_generations", 1 if arm.is_sft else 8)
     generation.setdefault("context_tokens", generation["max_prompt_tokens"] + generation["max_completion_tokens"])
     if filled["vllm"] is not None:

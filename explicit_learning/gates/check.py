@@ -16,15 +16,17 @@ from explicit_learning.errors import Refusal
 from explicit_learning.gates.disk import check_disk, estimate_run_bytes
 from explicit_learning.gates.environment import check_environment
 from explicit_learning.gates.hardware import check_hardware
-from explicit_learning.gates.image import check_image
+from explicit_learning.gates.image import baked_identity, check_image
+from explicit_learning.gates.kernels import check_kernels
 from explicit_learning.gates.machine import measure_platform
 from explicit_learning.gates.memory import check_memory, rank_memory
-from explicit_learning.gates.nvml import read_inventory
+from explicit_learning.gates.nvml import NvmlUnavailable, read_inventory
 from explicit_learning.gates.output import check_output
 from explicit_learning.gates.resume import LIBRARIES, check_resume
-from explicit_learning.gates.shm import LoaderShape, check_shm, pixel_values_per_token, required_shm_bytes
+from explicit_learning.gates.shm import check_shm, shm_need
 from explicit_learning.gates.temporary import check_temporary_folder
 from explicit_learning.gates.trackers import check_trackers
+from explicit_learning.gates.visible import visible_devices
 from explicit_learning.inputs.code import code_identity, code_warnings
 from explicit_learning.inputs.data import image_tokens_per_row
 from explicit_learning.inputs.frozen import read_frozen_inputs, resolved_paths
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.errors import Fault
     from explicit_learning.gates.memory import RankMemory
-    from explicit_learning.inputs.base_model import BaseModel
+    from explicit_learning.gates.nvml import Inventory
     from explicit_learning.inputs.data import ImageTokens
     from explicit_learning.inputs.named import Inputs
     from explicit_learning.plan.reading import PlanDocument
@@ -124,25 +126,18 @@ def check_plan(
     if hardware := document.group("hardware", Hardware):
         inventory = read_inventory()
         faults += check_hardware(hardware, file=str(document.path), nodes=nodes, inventory=inventory)
+        faults += _kernel_faults(document, hardware.ranks_per_node(nodes), inventory)
+        if hardware.accelerator == "cuda":
+            need = shm_need(inventory, local_ranks=hardware.ranks_per_node(nodes), nodes=nodes, environ=os.environ)
+            faults += check_shm(need, file=str(document.path))
         platform = measure_platform(
             accelerator=hardware.accelerator,
             local_ranks=hardware.ranks_per_node(nodes),
             environ=os.environ,
             inventory=inventory,
         )
-        if document.plan is not None and inputs.model is not None:
-            memory = rank_memory(
-                document.plan,
-                inputs.model.folder,
-                images=_image_tokens(inputs, document.plan.generation),
-                nodes=nodes,
-                environ=os.environ,
-                inventory=inventory,
-            )
-        if memory is not None:
-            unfit, near = check_memory(memory, file=str(document.path))
-            faults += unfit
-    faults += _shm_faults(document, inputs, nodes)
+        memory, unfit, near = _memory(document, inputs, nodes, inventory)
+        faults += unfit
     accepted: list[str] = []
     if out is not None:
         if overlap := output_faults(out, inputs_of_plan(document), option="--out"):
@@ -185,29 +180,36 @@ def _environment_faults(document: PlanDocument) -> list[Fault]:
     return check_image(lock_sha256, file=file) or check_environment(find_lock(lock_sha256, file=file))
 
 
-def _shm_faults(document: PlanDocument, inputs: Inputs, nodes: int) -> list[Fault]:
-    """Check shared memory, if the data is whole: broken rows have no sizes."""
-    hardware, optimisation = document.group("hardware", Hardware), document.group("optimisation", Optimisation)
-    generation = document.group("generation", Generation)
-    if not (inputs.model and hardware and optimisation and generation):
+def _kernel_faults(document: PlanDocument, ranks: int, inventory: Inventory | NvmlUnavailable) -> list[Fault]:
+    """Check kernels and compiler for a plan's GPUs; that there are none is told by another gate."""
+    hardware = document.group("hardware", Hardware)
+    if hardware is None or hardware.accelerator != "cuda" or isinstance(inventory, NvmlUnavailable):
         return []
-    image_tokens = _image_tokens(inputs, generation)
-    if image_tokens is None:
-        return []
-    shape = LoaderShape(
-        ranks=hardware.ranks_per_node(nodes),
-        workers=optimisation.dataloader_workers,
-        prefetch=optimisation.dataloader_prefetch,
-        rows_per_batch=optimisation.per_device_batch_size,
-        tokens_per_row=generation.context_tokens,
-        image_tokens_per_row=min(image_tokens.most, generation.max_prompt_tokens),
-        values_per_image_token=pixel_values_per_token(_resize_rules(inputs.model, generation).cell),
+    gpus = visible_devices(inventory.gpus, os.environ).gpus[:ranks]
+    try:
+        baked = baked_identity()
+    except Refusal:
+        return []  # the gate on the image has reported it
+    return check_kernels(gpus, strict=document.raw.get("determinism") == "strict", baked=baked)
+
+
+def _memory(
+    document: PlanDocument, inputs: Inputs, nodes: int, inventory: Inventory | NvmlUnavailable
+) -> tuple[RankMemory | None, list[Fault], list[str]]:
+    """Estimate a rank's memory, if plan and model are in order; return it with faults and warnings."""
+    if document.plan is None or inputs.model is None:
+        return None, [], []
+    memory = rank_memory(
+        document.plan,
+        inputs.model.folder,
+        images=_image_tokens(inputs, document.plan.generation),
+        nodes=nodes,
+        environ=os.environ,
+        inventory=inventory,
     )
-    return check_shm(required_shm_bytes(shape, hardware.accelerator), file=str(document.path))
-
-
-def _resize_rules(model: BaseModel, generation: Generation) -> ResizeRules:
-    return ResizeRules.of_model(model.folder, max_image_tokens=generation.max_image_tokens)
+    if memory is None:
+        return None, [], []
+    return memory, *check_memory(memory, file=str(document.path))
 
 
 def _image_tokens(inputs: Inputs, generation: Generation) -> ImageTokens | None:
@@ -215,7 +217,8 @@ def _image_tokens(inputs: Inputs, generation: Generation) -> ImageTokens | None:
     if inputs.data is None or inputs.model is None or inputs.data.faults:
         return None
     try:
-        return image_tokens_per_row(inputs.data, _resize_rules(inputs.model, generation))
+        rules = ResizeRules.of_model(inputs.model.folder, max_image_tokens=generation.max_image_tokens)
+        return image_tokens_per_row(inputs.data, rules)
     except (Refusal, ValueError):
         return None  # the check of the rows has reported it
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.errors import Fault, Refusal
@@ -20,7 +20,7 @@ from explicit_learning.gates.image import check_image, image_identity
 from explicit_learning.gates.machine import measure_hardware, read_limits
 from explicit_learning.gates.nvml import Inventory, NvmlUnavailable, read_inventory
 from explicit_learning.gates.output import check_output
-from explicit_learning.gates.shm import LoaderShape, check_shm, pixel_values_per_token, required_shm_bytes
+from explicit_learning.gates.shm import check_shm, shm_need
 from explicit_learning.gates.temporary import check_temporary_folder
 from explicit_learning.gates.trackers import check_trackers
 from explicit_learning.gates.visible import VisibleDevices, visible_devices
@@ -49,18 +49,6 @@ SHOWN_VARIABLES = (
 )
 # Below these, runs have been seen to fail in ways that do not name the limit.
 FEW_OPEN_FILES = 4096
-# A plan that asks for nothing in particular: four workers that prefetch two batches, on rows that fill 4096 tokens of
-# Qwen3.5, one GPU per rank. The small one is the embedded default's.
-GPU_ROWS = LoaderShape(
-    ranks=1,
-    workers=4,
-    prefetch=2,
-    rows_per_batch=4,
-    tokens_per_row=4096,
-    image_tokens_per_row=2048,
-    values_per_image_token=pixel_values_per_token(32),
-)
-CPU_ROWS = replace(GPU_ROWS, rows_per_batch=16, tokens_per_row=128, image_tokens_per_row=4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +86,13 @@ class Findings:
         yield from self.visible.notes
         open_files = self.limits["open_files"]
         if open_files is not None and open_files < FEW_OPEN_FILES:
-            need = "loader workers need more (ulimit -n, docker --ulimit nofile)"
-            yield f"only {open_files} open files are allowed: {need}"
+            yield f"only {open_files} open files are allowed: raise the limit (ulimit -n, docker --ulimit nofile)"
         if len(self.visible.gpus) > 1 and self.limits["locked_memory_bytes"] is not None:
             yield "locked memory is limited: NCCL may fail to register buffers (docker --ulimit memlock=-1)"
+        ranks = len(self.visible.gpus)
+        need = shm_need(self.inventory, local_ranks=ranks, nodes=1, environ=os.environ)
+        for fault in check_shm(need):
+            yield f"a plan for {ranks} GPUs needs more shared memory: {fault.found}, {fault.expected} ({fault.fix})"
         if self.variables.get("NVIDIA_VISIBLE_DEVICES") in {"void", "none"}:
             yield "NVIDIA_VISIBLE_DEVICES hides all GPUs from this container"
 
@@ -131,13 +122,11 @@ def examine() -> Findings:
         cpu_faults=[
             *cpu_environment,
             *check_hardware(_any_hardware("cpu"), inventory=inventory),
-            *check_shm(required_shm_bytes(CPU_ROWS, "cpu")),
             *common,
         ],
         gpu_faults=[
             *gpu_environment,
             *check_hardware(_any_hardware("cuda"), inventory=inventory),
-            *check_shm(required_shm_bytes(GPU_ROWS, "cuda")),
             *common,
         ],
     )

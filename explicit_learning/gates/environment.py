@@ -9,29 +9,25 @@ file and compares it with the hash that its installer recorded, which finds what
 
 from __future__ import annotations
 
-import base64
-import csv
-import hashlib
 import platform
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from explicit_learning.errors import Context, ExitCode, Fault
-from explicit_learning.files.progress import progress
+from explicit_learning.gates.installed_files import file_faults
 from explicit_learning.lock import Lock, expected_packages, read_lock
-from explicit_learning.lock.installed import Installed, installed_packages
+from explicit_learning.lock.installed import installed_packages
 from explicit_learning.lock.shadows import environment_folders, shadows, start_up_modules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from explicit_learning.lock.installed import Installed
 __all__ = ["check_environment"]
 
 LISTED = 12
-THREADS = 8
 MAKE = "use the environment that `make -s env` makes, or the image"
 CONTEXT = Context(gate="environment", fix=MAKE, exit_code=ExitCode.ENVIRONMENT)
 
@@ -55,7 +51,8 @@ def check_environment(lock_path: Path, *, deep: bool = False, search_path: Seque
     faults = [*_interpreter_faults(lock), *_package_faults(lock, installed)]
     faults += _origin_faults(lock, sys.path if search_path is None else search_path)
     if deep:
-        faults += _file_faults(lock, installed)
+        fix = f"delete this environment and make it again: something changed its files; {MAKE}"
+        faults += file_faults(installed, replace(CONTEXT, file=str(lock.path), fix=fix))
     return faults
 
 
@@ -136,49 +133,3 @@ def _same_version(found: str, expected: str) -> bool:
         return Version(found) == Version(expected)
     except InvalidVersion:
         return False
-
-
-def _file_faults(lock: Lock, installed: Sequence[Installed]) -> Iterator[Fault]:
-    fix = f"delete this environment and make it again: something changed its files; {MAKE}"
-    context = replace(CONTEXT, file=str(lock.path), fix=fix)
-    records: list[tuple[Installed, Path, str]] = []
-    for package in installed:
-        try:
-            records += _records(package)
-        except (OSError, csv.Error, ValueError) as error:
-            found, expected = f"{package.metadata.name} has no readable RECORD ({error})", "a list of files with hashes"
-            yield context.fault(pointer=package.name, found=found, expected=expected)
-    with progress("hashing installed files", len(records), "files") as advance, ThreadPoolExecutor(THREADS) as pool:
-
-        def state(record: tuple[Installed, Path, str]) -> str:
-            result = _state(record[1], record[2])
-            advance(1)
-            return result
-
-        for (package, path, recorded), found in zip(records, pool.map(state, records), strict=True):
-            if found != recorded:
-                yield context.fault(pointer=package.name, found=f"{path}: {found}", expected=recorded)
-
-
-def _records(package: Installed) -> Iterator[tuple[Installed, Path, str]]:
-    """Yield ``(package, file, "ALGORITHM=DIGEST")`` for all files with a recorded hash (PEP 376, PEP 427).
-
-    Compiled bytecode is left out: some wheels record theirs, and compiling an environment replaces it.
-    """
-    with (package.metadata / "RECORD").open(encoding="utf-8", newline="") as stream:
-        for path, recorded, _size in csv.reader(stream):
-            if recorded and not path.endswith(".pyc"):
-                yield package, package.metadata.parent / path, recorded
-
-
-def _state(path: Path, recorded: str) -> str:
-    """Return a file's hash as RECORD writes it (algorithm, ``=``, URL-safe base64 unpadded), or why it has none."""
-    algorithm = recorded.partition("=")[0]
-    try:
-        with path.open("rb") as stream:
-            digest = hashlib.file_digest(stream, algorithm).digest()
-    except FileNotFoundError:
-        return "missing"
-    except (OSError, ValueError) as error:
-        return f"cannot be hashed: {error}"
-    return f"{algorithm}={base64.urlsafe_b64encode(digest).decode().rstrip('=')}"

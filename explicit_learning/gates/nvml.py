@@ -29,6 +29,8 @@ SWITCH = {0: "disabled", 1: "enabled"}
 COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 TOPOLOGY_LEVELS = {0: "internal", 10: "single", 20: "multiple", 30: "hostbridge", 40: "node", 50: "system"}
 P2P_OK = 0
+# nvidia-ml-py's own constant is a tuple, by a comma too many.
+P2P_READ = 0
 
 # What to do about the ways in which the library as a whole can fail, by the name of its error constant.
 LIBRARY_PROBLEMS = {
@@ -110,12 +112,14 @@ class Link:
         between: The two UUIDs, in the order of NVML's indices.
         path: What PCIe traffic between them crosses: ``internal``, ``single``, ``multiple`` (switches),
             ``hostbridge``, ``node`` or ``system``.
-        nvlink: ``yes``, ``no``, or why it is unknown.
+        nvlink: Whether NVLink joins them: ``yes``, ``no``, or why it is unknown.
+        peer_access: Whether one may read the other's memory, by whatever way: same.
     """
 
     between: tuple[str, str]
     path: str
     nvlink: str
+    peer_access: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,9 +277,17 @@ class _Reader:
     def link(self, first: Gpu, second: Gpu, first_handle: Any, second_handle: Any) -> Link:  # noqa: ANN401 - NVML's
         nvml = self.nvml
         path = self.ask(nvml.nvmlDeviceGetTopologyCommonAncestor, first_handle, second_handle)
-        status = self.ask(nvml.nvmlDeviceGetP2PStatus, first_handle, second_handle, nvml.NVML_P2P_CAPS_INDEX_NVLINK)
-        nvlink = status if isinstance(status, str) else "yes" if status == P2P_OK else "no"
-        return Link(between=(first.uuid, second.uuid), path=_named(TOPOLOGY_LEVELS, path), nvlink=nvlink)
+
+        def has(capability: int) -> str:
+            status = self.ask(nvml.nvmlDeviceGetP2PStatus, first_handle, second_handle, capability)
+            return status if isinstance(status, str) else "yes" if status == P2P_OK else "no"
+
+        return Link(
+            between=(first.uuid, second.uuid),
+            path=_named(TOPOLOGY_LEVELS, path),
+            nvlink=has(nvml.NVML_P2P_CAPS_INDEX_NVLINK),
+            peer_access=has(P2P_READ),
+        )
 
 
 def _named(names: dict[int, str], value: int | str) -> str:

@@ -1,9 +1,10 @@
-"""Is ``/dev/shm`` large enough for the loader's workers?
+"""Is ``/dev/shm`` large enough for what NCCL puts there?
 
-Loader workers pass batches to their rank through shared memory. Docker gives a container 64 MiB of it. The first batch
-that does not fit kills a worker with a bus error, whose message names neither the cause nor the fix. The need is
-computed from the plan's own shapes, so that the small embedded default still runs in a container started with nothing
-but ``docker run``.
+Docker gives a container 64 MiB of it. NCCL extends its segments to their full size when ranks connect, and ends the
+run where that fails. One GPU needs none, nor do ranks on CPUs (Gloo speaks TCP), nor GPUs that reach each other
+directly: over NVLink, or through PCIe switches. Between other GPUs of one machine, data crosses the host's memory in
+segments whose size NCCL fixes (read in NCCL 2.29.7, `transport/shm.cc`, `init.cc` and `proxy.cc`). It can keep them
+outside ``/dev/shm`` on a new driver, but not in a container that may not set NUMA policies, so that is not counted on.
 """
 
 from __future__ import annotations
@@ -12,86 +13,97 @@ import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from explicit_learning.errors import Context, ExitCode, Fault
+from explicit_learning.gates.nvml import Inventory
+from explicit_learning.gates.visible import visible_devices
 
-__all__ = ["SHARED_MEMORY", "LoaderShape", "check_shm", "pixel_values_per_token", "required_shm_bytes"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from explicit_learning.gates.nvml import Link, NvmlUnavailable
+
+__all__ = ["SHARED_MEMORY", "ShmNeed", "check_shm", "shm_need"]
 
 CONTEXT = Context(gate="shm", exit_code=ExitCode.HARDWARE)
-POINTER = "/optimisation/dataloader_workers"
+POINTER = "/hardware/world_size"
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the kernel's fixed name, not a temporary file of ours
 MIB = 2**20
-# What Docker gives without --shm-size; on GPUs also what is kept for CUDA's and the loader's own segments.
-DOCKER_DEFAULT = 64 * MIB
-# NCCL's transport between the GPUs of one machine: the size NVIDIA's NCCL guide gives for containers (--shm-size=1g).
-NCCL_BYTES = 1024 * MIB
-# A pixel has three colours, and Qwen's processor repeats an image to fill a pair of video frames.
-COLOURS, FRAMES = 3, 2
-# float32 pixel values and the int64 columns input_ids, labels, attention_mask and mm_token_type_ids.
-PIXEL_BYTES, TOKEN_BYTES = 4, 4 * 8
+PAGE = 4096
+# What one GPU receives from another on one channel: the buffers of the protocols LL, LL128 and Simple (NCCL_BUFFSIZE),
+# a page of counters and a count of users; what it sends has a page of counters. Each segment is whole pages.
+SEGMENT_BYTES = (512 * 1024 + 4800 * 1024 + 4 * MIB + PAGE + PAGE) + (PAGE + PAGE)
+# NCCL builds 2 channels between GPUs whose data crosses the host; as much again is kept for machines that get more.
+CHANNELS = 4
+# A rank that has peers on other nodes shares this pool of operations with the thread that serves the network.
+POOL_BYTES = 34_213_888
+# PCIe paths that NCCL takes without the host: within a board, and through one or more switches.
+SWITCHED_PATHS = frozenset({"internal", "single", "multiple"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoaderShape:
-    """What the loaders of one machine keep in flight.
+class ShmNeed:
+    """What NCCL puts into the shared memory of one machine.
 
     Attributes:
-        ranks: Ranks on this machine.
-        workers: Loader workers of each rank; 0 loads in the rank itself, without shared memory.
-        prefetch: Batches that each worker prepares ahead.
-        rows_per_batch: Rows in one batch of one rank.
-        tokens_per_row: Most tokens in a row, image tokens included.
-        image_tokens_per_row: Most image tokens in a row.
-        values_per_image_token: Pixel values behind one image token, see `pixel_values_per_token`.
+        byte_count: How much. Unit: bytes.
+        reason: What for, in words.
     """
 
-    ranks: int
-    workers: int
-    prefetch: int
-    rows_per_batch: int
-    tokens_per_row: int
-    image_tokens_per_row: int
-    values_per_image_token: int
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one collated row."""
-        pixels = self.image_tokens_per_row * self.values_per_image_token * PIXEL_BYTES
-        return pixels + self.tokens_per_row * TOKEN_BYTES
+    byte_count: int
+    reason: str
 
 
-def pixel_values_per_token(side: int) -> int:
-    """Return how many pixel values the square behind one image token has (side 32, as in Qwen3.5: 6144).
+def shm_need(
+    inventory: Inventory | NvmlUnavailable, *, local_ranks: int, nodes: int, environ: Mapping[str, str]
+) -> ShmNeed:
+    """Return how much shared memory a run on GPUs needs on this machine.
 
     Args:
-        side: The side of the square, `ResizeRules.cell`. Unit: pixels.
+        inventory: This machine's GPUs; one that cannot be read needs nothing here, it is refused for itself.
+        local_ranks: Ranks on this machine, one on each of the first visible GPUs.
+        nodes: Machines of the run.
+        environ: Environment to read masks and NCCL's settings from.
     """
-    return side * side * COLOURS * FRAMES
+    parts: list[tuple[int, str]] = []
+    if isinstance(inventory, Inventory):
+        gpus = {gpu.uuid for gpu in visible_devices(inventory.gpus, environ).gpus[:local_ranks]}
+        links = [link for link in inventory.topology if gpus.issuperset(link.between)]
+        crossing = sum(not _is_direct(link, environ) for link in links)
+        # NCCL joins the GPUs to a ring, and each of its GPUs has two neighbours.
+        pairs = min(crossing, len(gpus) if len(gpus) > 2 else 1)  # noqa: PLR2004 - two GPUs are one pair
+        if pairs:
+            where = "a pair" if pairs == 1 else f"each of {pairs} pairs"
+            reason = f"{CHANNELS} channels in 2 directions for {where} of GPUs without NVLink or a common PCIe switch"
+            parts.append((pairs * 2 * CHANNELS * SEGMENT_BYTES, reason))
+    if nodes > 1:
+        parts.append((local_ranks * POOL_BYTES, f"{local_ranks} ranks with peers on other nodes"))
+    return ShmNeed(
+        byte_count=sum(byte_count for byte_count, _ in parts),
+        reason=" and ".join(f"{_mib(byte_count)} MiB for {reason}" for byte_count, reason in parts),
+    )
 
 
-def required_shm_bytes(shape: LoaderShape, accelerator: str) -> int:
-    """Return how much free shared memory a run needs on one machine, in bytes.
-
-    ``loader = ranks x workers x (prefetch + 1) x rows x row_bytes``: each worker fills its prefetched batches, and the
-    rank may still hold the one before. A fifth is added for alignment (every tensor is a segment of whole
-    pages). On GPUs come 64 MiB for CUDA's own segments where there are workers, and 1 GiB for NCCL where there are
-    several ranks: a GPU run with workers thus always needs more than Docker's default.
-    """
-    loader = shape.ranks * shape.workers * (shape.prefetch + 1) * shape.rows_per_batch * shape.row_bytes
-    needed = loader + loader // 5
-    if accelerator == "cuda":
-        needed += DOCKER_DEFAULT if shape.workers else 0
-        needed += NCCL_BYTES if shape.ranks > 1 else 0
-    return needed
+def _is_direct(link: Link, environ: Mapping[str, str]) -> bool:
+    """Return whether NCCL lets two GPUs read each other's memory."""
+    if environ.get("NCCL_P2P_DISABLE", "0") != "0":
+        return False
+    return link.nvlink == "yes" or (link.peer_access == "yes" and link.path in SWITCHED_PATHS)
 
 
-def check_shm(needed_bytes: int, *, file: str | None = None, path: Path = SHARED_MEMORY) -> list[Fault]:
-    """Compare free shared memory with a run's need (`required_shm_bytes`); a need of 0 is always met."""
-    if needed_bytes <= 0:
+def _mib(byte_count: int) -> int:
+    """Return bytes in MiB, rounded up."""
+    return -(-byte_count // MIB)
+
+
+def check_shm(need: ShmNeed, *, file: str | None = None, path: Path = SHARED_MEMORY) -> list[Fault]:
+    """Compare free shared memory with a run's need; a need of 0 is always met."""
+    if need.byte_count <= 0:
         return []
-    size = f"{max(1, -(-needed_bytes // (1024 * MIB)))}g"
-    fix = f"start the container with --shm-size={size} or --ipc=host (or plan fewer loader workers)"
-    expected = f"at least {needed_bytes / MIB:.0f} MiB free for the loader's workers"
+    size = f"{-(-need.byte_count // (1024 * MIB))}g"
+    fix = f"start the container with --shm-size={size} or --ipc=host"
+    expected = f"at least {_mib(need.byte_count)} MiB free for NCCL: {need.reason}"
     try:
         with tempfile.TemporaryFile(dir=path):
             status = os.statvfs(path)
@@ -99,7 +111,7 @@ def check_shm(needed_bytes: int, *, file: str | None = None, path: Path = SHARED
         found, fix = f"{path} cannot be used: {error.strerror}", f"mount a tmpfs there: {fix}"
         return [CONTEXT.fault(file=file, pointer=POINTER, found=found, expected=expected, fix=fix)]
     free = status.f_bavail * status.f_frsize
-    if free >= needed_bytes:
+    if free >= need.byte_count:
         return []
-    found = f"{path} has {free / MIB:.0f} MiB free of {status.f_blocks * status.f_frsize / MIB:.0f} MiB"
+    found = f"{path} has {free // MIB} MiB free of {status.f_blocks * status.f_frsize // MIB} MiB"
     return [CONTEXT.fault(file=file, pointer=POINTER, found=found, expected=expected, fix=fix)]

@@ -40,7 +40,7 @@ IMAGE_FILE = Path("/etc/explicit-learning/image.json")
 COMMIT = re.compile(r"(?!0{40})[0-9a-f]{40}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 # The program's own files below its root. A plan names prompts and models by hash.
-PROGRAM_FILE, PROGRAM_FOLDERS = "entrypoint.py", ("explicit_learning", "schemas")
+PROGRAM_FILE, PROGRAM_FOLDERS = "entrypoint.py", ("explicit_learning", "schemas", "kernels")
 TIMEOUT_SECONDS = 60
 AS_BUILT = "start the image as it was built: something changed files in it"
 KNOWN_CODE = "code whose commit is known"

@@ -27,18 +27,34 @@ if TYPE_CHECKING:
 
     from explicit_learning.plan.typed_plan import Plan
 
-__all__ = ["SETTINGS", "RankEnvironment", "Setting", "rank_environment", "scratch_environment"]
+__all__ = ["CACHES", "SETTINGS", "RankEnvironment", "Setting", "rank_environment", "scratch_environment"]
 
 USER_VARIABLES = ("USER", "LOGNAME")
-# Where libraries keep caches, by variable, and the name of the folder that replaces one that cannot be used.
+# Where the libraries of the lock keep caches, by variable, and the name of the folder that replaces one that cannot be
+# used. Found in their sources: without its variable, most of them write below the home folder. The image sets all.
 CACHES = {
     "XDG_CACHE_HOME": "cache",
     "HF_HOME": "huggingface",
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TORCH_EXTENSIONS_DIR": "torch-extensions",
+    "TORCH_HOME": "torch",
+    "PYTORCH_KERNEL_CACHE_PATH": "torch-kernels",
     "TRITON_CACHE_DIR": "triton",
+    "TRITON_HOME": "triton-home",
+    "TILELANG_CACHE_DIR": "tilelang",
+    "TVM_FFI_CACHE_DIR": "tvm-ffi",
+    "NUMBA_CACHE_DIR": "numba",
     "CUDA_CACHE_PATH": "cuda",
+    "CUDA_TILE_CACHE_DIR": "cuda-tile",
+    "CUTE_DSL_CACHE_DIR": "cute-dsl",
+    "QUACK_CACHE_DIR": "quack",
+    "HUMMING_CACHE_DIR": "humming",
+    "HUMMING_TMP_DIR": "humming-temporary",
     "VLLM_CACHE_ROOT": "vllm",
+    "VLLM_CONFIG_ROOT": "vllm-config",
     "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+    "MINFER_FMHA_CACHE_DIR": "minfer",
+    "MM_SPARSE_ATTN_AOT_CACHE": "minfer-attention",
     "MPLCONFIGDIR": "matplotlib",
 }
 # What ranks get as it is: the user, the terminal, the place of files, the scheduler, this program's own variables.
@@ -88,8 +104,6 @@ NOT_RECORDED = "(not recorded)"
 # Names that hold secrets, by the words that are in them; and values that carry one: a URL's user, a token's prefix.
 SECRET = re.compile(r"TOKEN(?!IZ)|KEY|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|HEADER|(^|_)PATS?(_|$)", re.IGNORECASE)
 SECRET_VALUE = re.compile(r"://[^/\s]*@|\b(hf|sk|ghp|nvapi|wandb)[_-]\w|\bBearer\b", re.IGNORECASE)
-# Where these two are not set, libraries look for the home folder, or for the user's name.
-NEEDED_CACHES = frozenset({"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +198,7 @@ SETTINGS: tuple[Setting, ...] = (
     _forced("HF_HUB_OFFLINE", "1", _always, "everything a run reads is named and hashed in its plan"),
     _forced("TRANSFORMERS_OFFLINE", "1", _always, "same"),
     _forced("HF_DATASETS_OFFLINE", "1", _always, "same"),
-    _forced("TOKENIZERS_PARALLELISM", "false", _always, "its threads deadlock in forked data-loader workers"),
+    _forced("TOKENIZERS_PARALLELISM", "false", _always, "its threads deadlock in a forked process"),
     _default("HF_HUB_DISABLE_TELEMETRY", "1", _always, "a run reports its use to nobody"),
     _default("VLLM_NO_USAGE_STATS", "1", _always, "same"),
     _default("GLOO_SOCKET_IFNAME", "lo", _always, "it connects ranks of one machine; a container may have no other"),
@@ -206,6 +220,13 @@ SETTINGS: tuple[Setting, ...] = (
     _forced("CUDA_VISIBLE_DEVICES", "", _on_cpu, "libraries prefer a GPU they can see, also for a CPU plan"),
     _default("OMP_NUM_THREADS", _share_of_cores, _on_cuda, "the host's part is image preprocessing: cores over ranks"),
     _forced("CUDA_DEVICE_ORDER", "PCI_BUS_ID", _on_cuda, "NVML's order, in which the gates saw the GPUs"),
+    _forced(
+        "FLA_TILELANG",
+        "0",
+        _on_cuda,
+        "flash-linear-attention otherwise computes a part of the backward pass with TileLang, on Hopper alone and with "
+        "nvcc at run time; Triton's kernels are the ones that are tested (`make test-kernels`)",
+    ),
     _forced("CUBLAS_WORKSPACE_CONFIG", ":4096:8", _strict_on_cuda, "cuBLAS is deterministic only with a fixed one"),
     _forced("FLASH_ATTENTION_DETERMINISTIC", "1", _strict_on_cuda, "its backward otherwise adds atomically"),
     _forced("NVIDIA_TF32_OVERRIDE", "0", _strict_on_cuda, "the plan's precision is not TF32"),
@@ -273,8 +294,9 @@ def scratch_environment(
 
     A container started under a uid without a passwd entry has no home, and there `getpass.getuser`, which torch's
     inductor cache calls, raises. A cache that the user or the image has placed stays where it is if it can be written
-    (Apptainer mounts an image's volumes read-only). Only the cache of Hugging Face datasets is always placed here: its
-    content would outlive the data it was made from.
+    (Apptainer mounts an image's volumes read-only). Where the home folder is missing or read-only, caches that are not
+    placed are placed here. Only the cache of Hugging Face datasets always is: its content would outlive the data it was
+    made from.
 
     Args:
         environment: The environment to complete.
@@ -289,9 +311,9 @@ def scratch_environment(
     homeless = not (home and os.access(home, os.W_OK))
     for name, folder in CACHES.items():
         placed = environment.get(name)
-        if (placed and not _can_hold_files(Path(placed))) or (not placed and homeless and name in NEEDED_CACHES):
+        if homeless if not placed else not _can_hold_files(Path(placed)):
             result[name] = str(scratch / folder)
-    if homeless and not known:
+    if homeless and not (known and Path(home).is_dir()):
         result["HOME"] = str(scratch)
     return result
 

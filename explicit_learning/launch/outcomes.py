@@ -51,7 +51,12 @@ MEMORY_TEXTS = (
     "DefaultCPUAllocator: can't allocate memory",
     "CUDA out of memory",
 )
-SHARED_MEMORY_TEXTS = ("out of shared memory", "Bus error", "unable to open shared memory object")
+SHARED_MEMORY_TEXTS = (
+    "out of shared memory",
+    "Bus error",
+    "unable to open shared memory object",
+    "Error while creating shared memory segment",
+)
 LOST_PEER_TEXTS = (
     "Connection closed by peer",
     "Connection reset by peer",
@@ -64,7 +69,7 @@ MEMORY_FIX = (
     "lower optimisation.per_device_batch_size (and raise gradient_accumulation_steps as much), or generation's token "
     "limits; on a GPU that vLLM shares, lower vllm.gpu_memory_share"
 )
-SHARED_MEMORY_FIX = "give the container more shared memory (--shm-size=8g or --ipc=host), or plan 0 loader workers"
+SHARED_MEMORY_FIX = "give the container more shared memory (--shm-size=1g or --ipc=host)"
 SIGNAL_HINTS = {
     signal.SIGKILL: "the kernel's out-of-memory killer does that (see `dmesg`, or the container's memory limit), or a "
     "person or scheduler did",
@@ -253,12 +258,12 @@ def _named(error: BaseException) -> str | None:
     """Return a cause that a person can do something about, with what to do."""
     text = str(error)
     kinds = {kind.__name__ for kind in type(error).__mro__}
+    if any(part in text for part in SHARED_MEMORY_TEXTS):  # before the disk: NCCL ends with the same words
+        return f"out of shared memory: {_line(text, SHARED_MEMORY_TEXTS)}; {SHARED_MEMORY_FIX}"
     if (isinstance(error, OSError) and error.errno in DISK_FULL) or any(part in text for part in DISK_TEXTS):
         return f"disk full: {text}; free some space on the disk of the run, then run the same command again"
     if kinds & {"OutOfMemoryError", "MemoryError"} or any(part in text for part in MEMORY_TEXTS):
         return f"out of memory: {_first_line(text) or type(error).__name__}; {MEMORY_FIX}"
-    if any(part in text for part in SHARED_MEMORY_TEXTS):
-        return f"out of shared memory: {_first_line(text)}; {SHARED_MEMORY_FIX}"
     if isinstance(error, NonFiniteLossError):
         return f"non-finite loss: {text}; lower optimisation.learning_rate or max_grad_norm, and look at the last rows"
     return None
@@ -272,6 +277,11 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(link))
         yield link
         link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+
+
+def _line(text: str, parts: tuple[str, ...]) -> str:
+    """Return the first line that has one of the parts."""
+    return next(line for line in text.splitlines() if any(part in line for part in parts)).strip()
 
 
 def _first_line(text: str) -> str:

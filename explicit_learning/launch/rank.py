@@ -93,7 +93,7 @@ def run_rank(train: Callable[[RankContext], RankOutcome]) -> NoReturn:
         outcome = outcome_of_error(error)
         with suppress(OSError):
             write_outcome(folder, rank, outcome)
-    finally:  # the interpreter's own end would wait for loader workers, which ignore signals
+    finally:  # the interpreter's own end would wait for its threads, such as one that waits for a disk
         end_process(outcome)
 
 
@@ -106,12 +106,12 @@ def end_process(outcome: RankOutcome) -> NoReturn:
     """
     code = int(outcome.code) if outcome.status == "failed" else int(ExitCode.DONE)
     if outcome.status != "failed":
-        with suppress(Exception):  # the outcome is written; trackers and data loaders report on their own
+        with suppress(Exception):  # the outcome is written; trackers report on their own
             limit = Timer(EXIT_SECONDS, os._exit, (code,))
             limit.daemon = True
             limit.start()
             _leave_process_group()
-            atexit._run_exitfuncs()  # noqa: SLF001 - the only way to end loaders and trackers, and then leave at once
+            atexit._run_exitfuncs()  # noqa: SLF001 - the only way to end trackers, and then leave at once
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()

@@ -2,8 +2,7 @@
 
 A scheduler or a person sends SIGTERM, SIGINT, SIGUSR1 or SIGUSR2 and expects the work to be kept. The default actions
 do the opposite: they end the process between two instructions. So every process of a run handles them, each in its way:
-the launcher passes them on, a rank notes them and continues to the end of its step, a data-loader worker ignores them
-(a worker that dies fails the checkpoint its rank is about to write).
+the launcher passes them on, a rank notes them and continues to the end of its step.
 
 Between ``exec`` and the moment Python has installed a handler the default action would still apply. The signals are
 therefore *blocked* before a process is started, which it inherits, and unblocked once its handler is installed: a
@@ -35,7 +34,6 @@ __all__ = [
     "blocked_stop_signals",
     "die_with_parent",
     "end_at_second_signal",
-    "ignore_signals_in_worker",
     "ignore_stop_signals",
     "stop_signals_to",
     "unblock_stop_signals",
@@ -146,17 +144,6 @@ def blocked_stop_signals() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def ignore_signals_in_worker(worker_id: int) -> None:
-    """Make a data-loader worker survive stop signals, and die with its rank; for ``worker_init_fn``.
-
-    Args:
-        worker_id: Number of the worker, as PyTorch's data loader passes it.
-    """
-    del worker_id
-    die_with_parent(os.getppid())
-    ignore_stop_signals()
 
 
 def ignore_stop_signals() -> None:

@@ -5,6 +5,7 @@ what a requirements file cannot hold (base image, CUDA, driver) in a commented T
 software's identity in plans, images and provenance, so nothing is ever added to a lock by hand: `refresh` resolves it.
 """
 
+from explicit_learning.lock.cuda import cuda_faults
 from explicit_learning.lock.parse import (
     BaseImage,
     Lock,
@@ -27,6 +28,7 @@ __all__ = [
     "Lock",
     "LockHead",
     "LockedPackage",
+    "cuda_faults",
     "expected_packages",
     "find_lock",
     "lock_sha256",

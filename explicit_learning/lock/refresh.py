@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.atomic import write_text
+from explicit_learning.lock.cuda import cuda_faults
 from explicit_learning.lock.parse import (
     CONTEXT,
     HEAD_BEGIN,
@@ -101,7 +102,8 @@ def refresh(root: Path, *, upgrade: Sequence[str] = (), upgrade_all: bool = Fals
             if constraint and head:
                 head = PARENT.sub(rf"\g<1>{lock_sha256(work / constraint)}\g<2>", head)
             write_text(work / lock, head + (work / lock).read_text("utf-8"))
-        faults = subset_faults(read_lock(work / STEPS[0][0]), read_lock(work / STEPS[1][0]))
+        full, part = (read_lock(work / lock) for lock, *_ in STEPS[:2])
+        faults = [*subset_faults(full, part), *cuda_faults(full)]
         if faults:
             raise Refusal(faults)
         changes = tuple(change for lock, *_ in STEPS for change in _changes(lock, root / lock, work / lock))

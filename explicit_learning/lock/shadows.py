@@ -12,15 +12,22 @@ import site
 import sys
 import sysconfig
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 __all__ = ["environment_folders", "shadows", "start_up_modules"]
 
 # Python imports these when it starts, wherever they lie.
 START_UP = ("sitecustomize", "usercustomize")
+
+
+class _Module(NamedTuple):
+    """What a folder offers under a name: its path, and whether it is a package without an ``__init__``."""
+
+    path: str
+    is_namespace: bool
 
 
 def environment_folders() -> set[str]:
@@ -32,6 +39,9 @@ def environment_folders() -> set[str]:
 def shadows(search_path: Sequence[str], environment: set[str]) -> Iterator[tuple[str, str]]:
     """Yield ``(module, path)`` for each module that stands before one of the environment or the standard library.
 
+    Two packages without ``__init__`` may share a name (one of the full lock installs ``benchmarks``), but their modules
+    may not.
+
     Args:
         search_path: The import search path.
         environment: The folders in which the locked packages are.
@@ -40,20 +50,18 @@ def shadows(search_path: Sequence[str], environment: set[str]) -> Iterator[tuple
     ends = [index for index, folder in enumerate(folders) if folder in environment]
     if not ends:
         return
-    installed: dict[str, bool] = {}
-    for index in ends:
-        for name, (_, is_namespace) in _modules(folders[index]).items():
-            installed[name] = installed.get(name, True) and is_namespace
+    installed = _modules_of_all(folders[index] for index in ends)
     standard = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
     in_library = next((index for index, folder in enumerate(folders) if folder in standard), 0)
     for index, folder in enumerate(folders[: ends[0]]):
         if folder in standard or Path(folder).parent in map(Path, standard):
             continue
-        for name, (path, is_namespace) in sorted(_modules(folder).items()):
-            # Python prefers a package that has an ``__init__`` to one without, wherever they lie.
-            hides_package = name in installed and (installed[name] or not is_namespace)
-            if hides_package or (index < in_library and name in sys.stdlib_module_names and not is_namespace):
-                yield name, path
+        for name, module in sorted(_modules(folder).items()):
+            hidden = list(_hidden(name, module, installed.get(name, [])))
+            yield from hidden
+            in_place_of_library = index < in_library and name in sys.stdlib_module_names and not module.is_namespace
+            if in_place_of_library and not hidden:
+                yield name, module.path
 
 
 def start_up_modules() -> Iterator[tuple[str, str]]:
@@ -66,9 +74,30 @@ def start_up_modules() -> Iterator[tuple[str, str]]:
             yield name, path
 
 
-def _modules(folder: str) -> dict[str, tuple[str, bool]]:
-    """Return, for each module that a folder offers, its path and whether it is a package without an ``__init__``."""
-    found: dict[str, tuple[str, bool]] = {}
+def _hidden(name: str, module: _Module, installed: Sequence[_Module]) -> Iterator[tuple[str, str]]:
+    """Yield ``(module, path)`` of what Python takes from a module instead of from the installed ones of its name."""
+    if not module.is_namespace:
+        if installed:
+            yield name, module.path
+    elif installed and all(other.is_namespace for other in installed):
+        # Python joins the folders of such packages, and takes each module from the first that has it.
+        inner = _modules_of_all(other.path for other in installed)
+        for part, inside in sorted(_modules(module.path).items()):
+            yield from _hidden(f"{name}.{part}", inside, inner.get(part, []))
+    # Else Python prefers the installed package, which has an ``__init__``, wherever it lies.
+
+
+def _modules_of_all(folders: Iterable[str]) -> dict[str, list[_Module]]:
+    found: dict[str, list[_Module]] = {}
+    for folder in folders:
+        for name, module in _modules(folder).items():
+            found.setdefault(name, []).append(module)
+    return found
+
+
+def _modules(folder: str) -> dict[str, _Module]:
+    """Return each module that a folder offers, by name."""
+    found: dict[str, _Module] = {}
     try:
         entries = list(os.scandir(folder))
     except OSError:
@@ -78,7 +107,7 @@ def _modules(folder: str) -> dict[str, tuple[str, bool]]:
         if not name.isidentifier() or name == "__pycache__":  # compiled copies, which every folder may have
             continue
         if suffix in {"py", "pyc"} or suffix.endswith("so"):
-            found[name] = (entry.path, False)
+            found[name] = _Module(entry.path, is_namespace=False)
         elif not suffix and entry.is_dir():
-            found.setdefault(name, (entry.path, not any(Path(entry.path).glob("__init__.*"))))
+            found.setdefault(name, _Module(entry.path, is_namespace=not any(Path(entry.path).glob("__init__.*"))))
     return found

@@ -325,13 +325,6 @@ def _flash_attention_needs_a_gpu(plan: Document) -> Iterator[Fault]:
         )
 
 
-@_rule("/hardware/accelerator", "/optimisation/dataloader_pin_memory")
-def _pinned_memory_needs_a_gpu(plan: Document) -> Iterator[Fault]:
-    if plan["hardware"]["accelerator"] == "cpu" and plan["optimisation"]["dataloader_pin_memory"]:
-        pointer, expected = "/optimisation/dataloader_pin_memory", "false when the accelerator is cpu"
-        yield CONTEXT.fault(pointer=pointer, found="true", expected=expected, fix="set it to false")
-
-
 @_rule("/objective", "/objective/papo")
 def _papo_entropy_has_a_gradient(plan: Document) -> Iterator[Fault]:
     papo = plan["objective"] and plan["objective"]["papo"]

@@ -114,8 +114,6 @@ class Optimisation:
     save_total_limit: int
     dataloader_workers: int
     dataloader_prefetch: int
-    dataloader_persistent: bool
-    dataloader_pin_memory: bool
     drop_last: bool
 
 

@@ -10,7 +10,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["LossTerm", "RankGpu", "RankReport", "TrainableParameter"]
+__all__ = ["KernelCheck", "LossTerm", "RankGpu", "RankReport", "SamplerAgreement", "TrainableParameter"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelCheck:
+    """How far a function that the model's layers call differs from torch's own, relative to the size of torch's result.
+
+    Attributes:
+        name: The function.
+        forward: Difference of its result.
+        backward: Largest difference of one of its gradients; ``None`` where the model trains nothing through it.
+    """
+
+    name: str
+    forward: float
+    backward: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +74,21 @@ class RankGpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerAgreement:
+    """How far the log-probs of sampled tokens agreed between sampler and trainer, over all ranks. Unit: nats.
+
+    Attributes:
+        tokens: Tokens that were compared: those in the loss, in the first use of each generation cycle.
+        mean: Mean absolute difference; ``None`` if no token was compared.
+        largest: Largest absolute difference; ``None`` if no token was compared.
+    """
+
+    tokens: int
+    mean: float | None
+    largest: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankReport:
     """One rank's measurements of a run that reached its last step; a part of its `RankOutcome`.
 
@@ -91,6 +121,9 @@ class RankReport:
         gpu: The GPU of this launch; ``None`` on a CPU.
         unchanged_adapter_steps: Steps (from 1) with a non-zero learning rate that left the adapter unchanged.
         zero_gradient_steps: Steps (from 1) whose gradient norm was exactly 0.
+        sampler_agreement: How far sampler and trainer agreed; ``None`` in SFT arms.
+        kernel_checks: How far the functions of the model's layers differed from torch's own on this launch's GPU;
+            ``None`` on a CPU, which has no others.
         layer_functions: Where the functions come from that compute the gated-delta layers (module and name), by name.
         loss_terms: Each term of the arm's loss by name (`explicit_learning.arms.Arm.terms`).
         log_history: The trainer's log; numbers that are not finite are ``None``.
@@ -118,6 +151,8 @@ class RankReport:
     gpu: RankGpu | None
     unchanged_adapter_steps: tuple[int, ...]
     zero_gradient_steps: tuple[int, ...]
+    sampler_agreement: SamplerAgreement | None
+    kernel_checks: tuple[KernelCheck, ...] | None
     layer_functions: dict[str, str]
     loss_terms: dict[str, LossTerm]
     log_history: tuple[dict[str, Any], ...]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["PEER_TIMEOUT", "TEMPLATE_OPTIONS", "grpo_arguments", "sft_arguments"]
 
 CONTEXT = Context(gate="plan")
-# Longest time that a collective waits for a slower rank, and a rank for a loader's worker. Unit: seconds.
+# Longest time that a collective waits for a slower rank, and a rank for the rows of a batch. Unit: seconds.
 PEER_TIMEOUT = 1800
 SCHEDULERS = {"cosine": "cosine", "linear": "linear", "constant": "constant_with_warmup"}
 
@@ -90,7 +90,6 @@ def _shared(context: RankContext) -> dict[str, Any]:
     manifest = context.manifest
     plan, optimisation = manifest.plan, manifest.plan.optimisation
     on_cpu = plan.hardware.accelerator == "cpu"
-    workers = optimisation.dataloader_workers
     return {
         "output_dir": manifest.run_folder,
         "max_steps": optimisation.max_steps,
@@ -122,10 +121,6 @@ def _shared(context: RankContext) -> dict[str, Any]:
         "report_to": list(manifest.report_to) or "none",
         "disable_tqdm": True,
         "remove_unused_columns": False,
-        "dataloader_num_workers": workers,
-        "dataloader_persistent_workers": optimisation.dataloader_persistent and workers > 0,
-        "dataloader_prefetch_factor": optimisation.dataloader_prefetch if workers else None,
-        "dataloader_pin_memory": optimisation.dataloader_pin_memory,
         "dataloader_drop_last": optimisation.drop_last,
         "ddp_find_unused_parameters": True,
         "ddp_broadcast_buffers": False,

@@ -19,7 +19,7 @@ from explicit_learning.rundir.outcome import RankOutcome
 
 if TYPE_CHECKING:
     from explicit_learning.launch.rank import RankContext
-    from explicit_learning.rundir.rank_report import RankReport
+    from explicit_learning.rundir.rank_report import KernelCheck, RankReport
     from explicit_learning.training.measurements import WeightDigests
     from explicit_learning.training.policy import Policy
     from explicit_learning.training.records import Records
@@ -61,6 +61,7 @@ def run(context: RankContext) -> RankOutcome:
     trainer = build_trainer(context, policy, records, checkpoint)
     loop = trainer.loop
     loop.checkpoint = start
+    loop.kernel_checks = _checked_kernels(trainer)
     if context.rank == 0:
         loop.metrics = MetricsFile(manifest.run, checkpoint=checkpoint)
 
@@ -113,6 +114,26 @@ def _opening_line(context: RankContext, policy: Policy, checkpoint: Path | None)
         f"{action}: {plan.arm}, {plan.optimisation.max_steps} steps of {Geometry.of(plan).rows_per_cycle} rows, "
         f"LoRA on {len(policy.targets)} modules"
     )
+
+
+def _checked_kernels(trainer: CheckpointingTrainer) -> tuple[KernelCheck, ...] | None:
+    """Compare the functions of the model's layers with torch's on this GPU; a CPU has no others than torch's.
+
+    Raises:
+        Refusal: If one computes something else (78).
+    """
+    import torch
+
+    from explicit_learning.training.kernel_check import check_kernels, require_equal_kernels
+
+    device, plan = trainer.args.device, trainer.loop.context.manifest.plan
+    if device.type != "cuda":
+        return None
+    config = trainer.accelerator.unwrap_model(trainer.model).config.get_text_config()
+    dtype: torch.dtype = getattr(torch, plan.model.dtype)
+    checks = check_kernels(config, attention=plan.model.attn_implementation, dtype=dtype, device=device)
+    require_equal_kernels(checks)
+    return checks
 
 
 def _train(trainer: CheckpointingTrainer, checkpoint: Path | None) -> None:

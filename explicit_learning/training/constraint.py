@@ -21,6 +21,8 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from explicit_learning.training.float32_head import float32_head
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AllowedMass",
     "Chooser",
+    "Completions",
     "Constraint",
     "Greedy",
     "Sampled",
@@ -119,6 +122,21 @@ class AllowedMass:
             self.least = min(self.least, float(masses.min()))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completions:
+    """What was generated for a batch.
+
+    Attributes:
+        ids: Each row's token ids up to and including its terminal token (none if it hit the cap).
+        log_probs: Each of these tokens' log-prob under the whole vocabulary, at the sampling temperature.
+        mass: The allowed mass over all tokens.
+    """
+
+    ids: list[list[int]]
+    log_probs: list[list[float]]
+    mass: AllowedMass
+
+
 class Greedy:
     """Chooses the most probable allowed token."""
 
@@ -178,6 +196,7 @@ class _Processor:
     mass: AllowedMass
     temperature: float
     matchers: list[Any]
+    log_probs: list[list[float]]
     step: int = 0
     bitmask: Any = None
     done: list[bool] = field(default_factory=list)
@@ -201,7 +220,9 @@ class _Processor:
         self.mass.add((allowed - free).exp().clamp(max=1.0).cpu())
         # Finished rows are padded by `generate`, which ignores what is chosen for them.
         chosen = self.chooser.choose(masked, self.step)
-        for row, token in zip(active, chosen[active].tolist(), strict=True):
+        log_probs = scores[active, chosen[active]].float() / self.temperature - free
+        for row, token, log_prob in zip(active, chosen[active].tolist(), log_probs.tolist(), strict=True):
+            self.log_probs[row].append(log_prob)
             if not self.matchers[row].accept_token(token):
                 raise AssertionError(f"the grammar allowed token {token} and then refused it")
             self.done[row] = token in self.constraint.terminal
@@ -219,8 +240,8 @@ def generate_constrained(
     max_tokens: int,
     pad: int,
     temperature: float = 1.0,
-) -> tuple[list[list[int]], AllowedMass]:
-    """Generate one constrained completion per row.
+) -> Completions:
+    """Generate one constrained completion per row; the output layer is computed in float32.
 
     Args:
         model: The unwrapped model.
@@ -229,10 +250,7 @@ def generate_constrained(
         chooser: How the next token is chosen among what is allowed.
         max_tokens: Largest number of tokens of a completion, terminal token included.
         pad: Token id that fills finished rows.
-        temperature: Temperature at which the allowed mass is measured.
-
-    Returns:
-        Each row's token ids up to and including its terminal token (none if it hit the cap), and the allowed mass.
+        temperature: Temperature at which log-probs and the allowed mass are measured.
 
     Raises:
         FloatingPointError: If the model's logits are not finite.
@@ -249,6 +267,7 @@ def generate_constrained(
         mass=mass,
         temperature=temperature,
         matchers=[xgrammar.GrammarMatcher(constraint.grammar) for _ in range(rows)],
+        log_probs=[[] for _ in range(rows)],
         bitmask=xgrammar.allocate_token_bitmask(rows, constraint.vocabulary),
         done=[False] * rows,
     )
@@ -259,9 +278,10 @@ def generate_constrained(
         eos_token_id=list(constraint.terminal),
         disable_compile=True,
     )
-    with torch.no_grad():
+    with torch.no_grad(), float32_head(model):
         output = model.generate(**inputs, generation_config=config, logits_processor=LogitsProcessorList([processor]))
-    return [_until_terminal(ids, constraint.terminal) for ids in output[:, prompt:].tolist()], mass
+    ids = [_until_terminal(ids, constraint.terminal) for ids in output[:, prompt:].tolist()]
+    return Completions(ids=ids, log_probs=processor.log_probs, mass=mass)
 
 
 def _until_terminal(ids: list[int], terminal: tuple[int, ...]) -> list[int]:

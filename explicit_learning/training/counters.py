@@ -48,6 +48,9 @@ class Counters:
         malformed: Completions that broke the answer contract, truncated ones included, over all ranks.
         truncated: Completions that hit the token cap, over all ranks.
         zero_variance_groups: Slot visits whose completions all had one reward, over all ranks.
+        compared_tokens: Sampled tokens whose log-probs of sampler and trainer were compared, over all ranks.
+        log_prob_differences: Sum of the absolute differences over them. Unit: nats.
+        largest_log_prob_difference: The largest of them. Unit: nats.
         terms: By the name of a term of the loss: backward passes of this rank that computed it, in which it was finite,
             and in which it was first seen to have a gradient (0 or 1; not measured in SFT arms).
     """
@@ -62,6 +65,9 @@ class Counters:
     malformed: int = 0
     truncated: int = 0
     zero_variance_groups: int = 0
+    compared_tokens: int = 0
+    log_prob_differences: float = 0.0
+    largest_log_prob_difference: float = 0.0
     terms: dict[str, list[int]] = field(default_factory=dict)
 
 

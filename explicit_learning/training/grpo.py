@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import Sampler
 from trl import GRPOTrainer
-from trl.trainer.utils import pad
+from trl.trainer.utils import add_fused_lm_head, pad
 
 from explicit_learning.arms import ARMS
 from explicit_learning.launch.outcomes import NonFiniteLossError
 from explicit_learning.rewards import check_columns, score
+from explicit_learning.training.agreement import Agreement, compare_log_probs
 from explicit_learning.training.collectives import gather, sum_over_ranks
 from explicit_learning.training.constraint import AllowedMass, Sampled, generate_constrained, uniforms
 from explicit_learning.training.forwards import sampling
@@ -83,6 +84,13 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
         # that pads on the right, the image positions of prompts of different lengths would be shifted.
         kwargs["processing_class"].tokenizer.padding_side = "left"
         super().__init__(reward_funcs=[_answer], rows=rows, **kwargs)
+        # Again, over TRL's own: its setting for a head in float32 would turn the base model's weight into float32.
+        add_fused_lm_head(
+            self.accelerator.unwrap_model(self.model).get_base_model(),
+            temperature=self.temperature,
+            cast_lm_head_to_fp32=True,
+            outputs=("log_probs", "entropy"),
+        )
         # TRL would add the tokenizer's own; what ends a completion is frozen in the plan.
         self.eos_token_ids = list(constraint.terminal)
         declare_terms(self.loop.counters, ARMS[plan.arm])
@@ -115,8 +123,11 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
 
     def _generate_single_turn(
         self, prompt_ids: list[list[int]], images: Any, multimodal_fields: dict[str, Any], *_: Any, **__: Any
-    ) -> tuple[list[list[int]], None]:
-        """Sample one constrained completion per row, each from its own stream of numbers."""
+    ) -> tuple[list[list[int]], list[list[float]]]:
+        """Sample one constrained completion per row, each from its own stream of numbers.
+
+        It happens under the trainer's autocast: outside it the adapter would be computed in float32.
+        """
         del images
         generation = self._plan.generation
         self._refuse_long_prompts(prompt_ids)
@@ -137,8 +148,8 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
         was_training = model.training
         model.eval()
         try:
-            with self._without_checkpointing(model), sampling(self.loop):
-                ids, mass = generate_constrained(
+            with self._without_checkpointing(model), sampling(self.loop), self.accelerator.autocast():
+                sampled = generate_constrained(
                     model,
                     self._model_inputs(prompt_ids, multimodal_fields),
                     constraint=self._constraint,
@@ -150,8 +161,8 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
         except FloatingPointError as error:
             raise NonFiniteLossError(self.state.global_step + 1, math.nan) from error
         model.train(was_training)
-        self._log_mass(mass)
-        return ids, None
+        self._log_mass(sampled.mass)
+        return sampled.ids, sampled.log_probs
 
     def _refuse_long_prompts(self, prompt_ids: list[list[int]]) -> None:
         limit = self._plan.generation.max_prompt_tokens
@@ -195,7 +206,28 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
         if self._policy_log_probs is None:
             raise AssertionError("the policy loss did not score the sampled tokens")
         check_term(self.loop.counters, "policy", loss, [self._policy_log_probs])
+        passes = self._schedule.geometry.accumulation
+        if self._step % (passes * self._schedule.geometry.iterations) < passes:
+            self._log_agreement(
+                compare_log_probs(inputs["sampling_per_token_logps"], self._policy_log_probs, inputs["completion_mask"])
+            )
         return loss
+
+    def _log_agreement(self, found: Agreement) -> None:
+        """Log how far sampler and trainer agree, over all ranks, before the policy's first update in a cycle."""
+        ranks = gather((found.tokens, found.total, found.largest), self._schedule.geometry.ranks)
+        both = Agreement(
+            tokens=sum(tokens for tokens, _, _ in ranks),
+            total=sum(total for _, total, _ in ranks),
+            largest=max(largest for _, _, largest in ranks),
+        )
+        counters = self.loop.counters
+        counters.compared_tokens += both.tokens
+        counters.log_prob_differences += both.total
+        counters.largest_log_prob_difference = max(counters.largest_log_prob_difference, both.largest)
+        if both.tokens:
+            self._metrics["train"]["agreement/mean"].append(both.total / both.tokens)
+            self._metrics["train"]["agreement/max"].append(both.largest)
 
     def _get_per_token_logps_and_entropies(
         self, model: Any, input_ids: Any, attention_mask: torch.Tensor, logits_to_keep: int, *args: Any, **kwargs: Any

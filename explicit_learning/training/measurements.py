@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from explicit_learning.rundir.rank_report import RankGpu, RankReport, TrainableParameter
+from explicit_learning.rundir.rank_report import RankGpu, RankReport, SamplerAgreement, TrainableParameter
 from explicit_learning.training.collectives import sum_over_ranks
 from explicit_learning.training.kernels import bound_layer_functions
 from explicit_learning.training.metrics import logged_rows
@@ -20,6 +20,7 @@ from explicit_learning.training.state.digests import live_tensors_sha256
 if TYPE_CHECKING:
     from peft import PeftModel
 
+    from explicit_learning.training.counters import Counters
     from explicit_learning.training.state.checkpointing import CheckpointingTrainer
 
 __all__ = ["WeightDigests", "peak_memory_bytes", "peak_reserved_bytes", "rank_gpu", "rank_report"]
@@ -123,7 +124,18 @@ def rank_report(trainer: CheckpointingTrainer, *, initial: WeightDigests) -> Ran
         gpu=rank_gpu(device),
         unchanged_adapter_steps=tuple(counters.unchanged_adapter_steps),
         zero_gradient_steps=tuple(counters.zero_gradient_steps),
+        sampler_agreement=None if records is None else _sampler_agreement(counters),
+        kernel_checks=loop.kernel_checks,
         layer_functions=bound_layer_functions(),
         loss_terms=terms,
         log_history=tuple(logged_rows(state.log_history)),
+    )
+
+
+def _sampler_agreement(counters: Counters) -> SamplerAgreement:
+    tokens = counters.compared_tokens
+    return SamplerAgreement(
+        tokens=tokens,
+        mean=counters.log_prob_differences / tokens if tokens else None,
+        largest=counters.largest_log_prob_difference if tokens else None,
     )

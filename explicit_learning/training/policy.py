@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from explicit_learning.data.image_grid import ResizeRules
 from explicit_learning.errors import Context, found_text
 from explicit_learning.inputs.lora_targets import resolve_targets
+from explicit_learning.training.autotuning import pin_configurations
 from explicit_learning.training.kernels import bind_layer_functions
 from explicit_learning.training.state.adapters import load_adapter_folder
 from explicit_learning.training.targets import linear_names, lora_config
@@ -70,7 +71,7 @@ def load_processor(folder: Path, *, max_image_tokens: int | None) -> ProcessorMi
     return loaded
 
 
-def load_base(folder: Path, model: Model, *, accelerator: str) -> PreTrainedModel:
+def load_base(folder: Path, model: Model, *, accelerator: str, strict: bool) -> PreTrainedModel:
     """Load the base model from local files, frozen, in the plan's type and attention implementation.
 
     ``use_cache`` is not passed: Qwen3.5's constructor rejects it.
@@ -79,14 +80,18 @@ def load_base(folder: Path, model: Model, *, accelerator: str) -> PreTrainedMode
         folder: Folder of the model.
         model: The plan's block.
         accelerator: ``cpu`` or ``cuda``: what the model's layers will compute on.
+        strict: Whether no kernel may be chosen by timing.
 
     Raises:
-        Refusal: If a compiled function of the model's layers cannot be imported (78).
+        Refusal: If a compiled function of the model's layers cannot be imported (78), or there is no configuration of
+            the kernels for this GPU (69).
     """
     import torch
     from transformers import AutoModelForImageTextToText
 
     bind_layer_functions(accelerator)
+    if strict and accelerator == "cuda":
+        pin_configurations(".".join(map(str, torch.cuda.get_device_capability())))
 
     base: PreTrainedModel = AutoModelForImageTextToText.from_pretrained(
         str(folder),
@@ -112,7 +117,7 @@ def build_policy(plan: Plan, *, model: Path, initial_adapter: Path | None) -> Po
     from peft import get_peft_model
     from transformers import set_seed
 
-    base = load_base(model, plan.model, accelerator=plan.hardware.accelerator)
+    base = load_base(model, plan.model, accelerator=plan.hardware.accelerator, strict=plan.determinism == "strict")
     targets = resolve_targets(linear_names(base), plan.lora)
     # Before building: peft draws the matrices from the global generator.
     set_seed(plan.seed)

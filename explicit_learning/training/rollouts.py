@@ -1,7 +1,7 @@
 """Slots turned into the prompts of an arm.
 
-The arm's row in the table of arms decides which view is shown and which answer is right. Rows are built when a loader
-asks for them, so that images are decoded when they are needed, in the loader's workers.
+The arm's row in the table of arms decides which view is shown and which answer is right. Rows are built when they are
+asked for, so that images are decoded when they are needed, in threads of the rank.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.launch.rank import RankContext
     from explicit_learning.rundir.outcome import Status
+    from explicit_learning.rundir.rank_report import KernelCheck
     from explicit_learning.training.metrics import MetricsFile
 
 __all__ = ["LoopState", "StepCallback"]
@@ -55,6 +56,7 @@ class LoopState:
         gradient_norm: The last step's gradient norm, before clipping.
         status: How the run ended, once it has.
         seconds: Time from the first step of this launch to its last.
+        kernel_checks: What was measured of this launch's kernels before training; ``None`` on a CPU.
         before_first_step: Function to call once, before the first step of a resumed run.
     """
 
@@ -71,6 +73,7 @@ class LoopState:
     gradient_norm: float = math.nan
     status: Status = "completed"
     seconds: float = 0.0
+    kernel_checks: tuple[KernelCheck, ...] | None = None
     before_first_step: Callable[[], None] | None = None
 
     def check_before_first_step(self) -> None:

@@ -37,7 +37,7 @@ def test_forked_ranks_are_children_of_their_launcher_and_die_with_it(world: Chao
     with launched_until(Strike(point="mid-append", way="launcher"), plan, tmp_path / "run", steps=steps) as (launch, _):
         ranks, family = launch.ranks(), launch.family()
         assert len(ranks) == 2
-        assert len(family) == 5, "the launcher, two ranks, and a data-loader worker of each"
+        assert len(family) == 3, "the launcher and two ranks: threads decode images"
         assert [os.getpgid(pid) for pid in ranks] == ranks
         assert os.getpgid(launch.process.pid) == launch.process.pid
         launch.process.kill()

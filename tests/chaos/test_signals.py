@@ -41,7 +41,7 @@ def ctrl_c_twice_at_once(launch: Launch) -> None:
 
 
 def term_to_everything(launch: Launch) -> None:
-    """A scheduler's way: data-loader workers get it too, and the checkpoint needs them alive."""
+    """A scheduler's way: the launcher and each rank get it."""
     for pid in launch.family():
         os.kill(pid, signal.SIGTERM)
 

@@ -273,7 +273,6 @@ def test_two_h200_are_asked_of_a_machine_without_gpus(tmp_path: Path, capsys: py
                 "gpu_memory_gib": 130,
                 "driver_minimum": "580.65.06",
             },
-            "/optimisation/dataloader_pin_memory": True,
         }
     )
     answer = run_json(capsys, "check", write(tmp_path / "plan.json", plan))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
-import pickle
+import sys
+import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from PIL import Image, ImageCms, ImageDraw
 
-from explicit_learning.data.images import CACHE_VARIABLE, ImageStore, decode_image
+from explicit_learning.data.image_headers import bombs_are_errors
+from explicit_learning.data.images import CACHE_VARIABLE, ImageStore, decode_guarded, decode_image
 from explicit_learning.data.rows import ImageRef
 from explicit_learning.errors import ExitCode, Refusal
 
@@ -168,15 +171,61 @@ def test_an_image_beyond_the_bound_is_not_kept(tmp_path: Path) -> None:
     assert store.load(image) is not store.load(image)
 
 
-def test_a_store_travels_to_a_worker_without_its_images(tmp_path: Path) -> None:
-    big = Image.effect_noise((200, 200), 90)
-    image = ref(saved(tmp_path, big), (200, 200))
-    store = ImageStore(tmp_path)
-    kept = store.load(image)
-    travelled = pickle.dumps(store)
-    assert len(travelled) < 2000
-    again = pickle.loads(travelled)  # noqa: S301 - as a loader's worker does
-    assert again.load(image).tobytes() == kept.tobytes()
+def test_threads_that_want_one_image_decode_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refs = [ref(saved(tmp_path, Image.new("RGB", (4, 2), (shade, 0, 0)), f"{shade}.png"), (4, 2)) for shade in range(3)]
+    store, decoded = ImageStore(tmp_path), []
+
+    def slowly(path: Path) -> tuple[Image.Image, bool]:
+        decoded.append(path.name)
+        time.sleep(0.05)
+        return decode_guarded(path)
+
+    monkeypatch.setattr("explicit_learning.data.images.decode_guarded", slowly)
+    with bombs_are_errors(), ThreadPoolExecutor(8) as pool:
+        images = list(pool.map(store.load, refs * 8))
+    assert sorted(decoded) == ["0.png", "1.png", "2.png"]
+    assert images == images[:3] * 8
+    assert [image.getpixel((0, 0)) for image in images[:3]] == [(shade, 0, 0) for shade in range(3)]
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.webp"])
+def test_other_threads_run_while_pillow_decodes(tmp_path: Path, name: str) -> None:
+    """Nobody is made to let go here: this thread wakes up as often as the other one releases the interpreter's lock."""
+    path, wakes = saved(tmp_path, Image.new("RGB", (2500, 2500), RED), name), 0
+    before = sys.getswitchinterval()
+    try:
+        sys.setswitchinterval(1000)
+        with bombs_are_errors(), ThreadPoolExecutor(1) as pool:
+            decoded = pool.submit(decode_image, path)
+            while not decoded.done():
+                time.sleep(0.0005)
+                wakes += 1
+    finally:
+        sys.setswitchinterval(before)
+    assert decoded.result().size == (2500, 2500)
+    assert wakes >= 10, "a file of one or two blocks: reading it releases the lock a few times only"
+
+
+def test_an_image_that_one_thread_cannot_read_is_tried_by_the_next(tmp_path: Path) -> None:
+    path = saved(tmp_path, colours())
+    image, store, pixels = ref(path, (4, 2)), ImageStore(tmp_path), path.read_bytes()
+    path.unlink()
+    with pytest.raises(Refusal):
+        store.load(image)
+    path.write_bytes(pixels)
+    assert store.load(image).tobytes() == colours().tobytes()
+
+
+def test_threads_that_end_leave_the_warnings_of_the_process_alone(tmp_path: Path) -> None:
+    """Each of them would put back the filters that it found, which are another thread's."""
+    image = ref(saved(tmp_path, colours()), (4, 2))
+    before = list(warnings.filters)
+    with bombs_are_errors():
+        inside = list(warnings.filters)
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda _: decode_image(tmp_path / image.path), range(64)))
+        assert list(warnings.filters) == inside
+    assert list(warnings.filters) == before
 
 
 def test_the_folder_serves_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import re
 import signal
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from explicit_learning.files.resources import ROOT
+from explicit_learning.files.resources import ROOT, SCHEMAS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,6 +103,100 @@ def test_a_preemption_waits_for_the_checkpoint(tmp_path: Path, job: dict[str, st
         assert process.wait(20) == 75
     assert (tmp_path / "saved").read_text() == "saved\n"
     assert asked(tmp_path) == "requeue 17\n"
+
+
+class Login:
+    """A login node, where `sbatch` notes what it was asked."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self.folder = folder
+        self._environment = {name: value for name, value in environment.items() if not name.startswith("SLURM_")}
+
+    def submit(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
+        """Start the script as a person does."""
+        return subprocess.run([SCRIPT, *words], env=self._environment, check=False, capture_output=True, text=True)
+
+    def submitted(self) -> list[str]:
+        """Return what `sbatch` was asked."""
+        path = self.folder / "submitted"
+        return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.fixture
+def login(tmp_path: Path, job: dict[str, str]) -> Login:
+    program(tmp_path / "programs" / "sbatch", f'printf "%s\\n" "$@" > {tmp_path}/submitted')
+    return Login(tmp_path, job)
+
+
+def frozen_plan(tmp_path: Path, *, ranks: int, accelerator: str = "cuda", **layout: Any) -> Path:
+    plan = json.loads((SCHEMAS / "examples" / "plan.json").read_text())
+    plan["hardware"] |= {"world_size": ranks, "accelerator": accelerator}
+    path = tmp_path / "a plan.json"
+    path.write_text(json.dumps(plan, **layout))
+    return path
+
+
+@pytest.mark.parametrize("layout", [{}, {"indent": 2}, {"separators": (",", ":")}], ids=str)
+@pytest.mark.parametrize(
+    ("options", "hardware", "added"),
+    [
+        ([], (1, "cuda"), ["--gpus-per-node=1"]),
+        ([], (2, "cuda"), ["--gpus-per-node=2"]),
+        (["--nodes=2", "--time=24:00:00"], (16, "cuda"), ["--gpus-per-node=8"]),
+        (["--gpus-per-node=h200:2"], (2, "cuda"), []),
+        (["--gres=gpu:2", "--exclusive"], (2, "cuda"), []),
+        (["--nodes=2"], (2, "cpu"), []),
+    ],
+)
+def test_a_job_asks_for_the_gpus_of_its_plan(
+    login: Login, options: list[str], hardware: tuple[int, str], added: list[str], layout: dict[str, Any]
+) -> None:
+    plan = frozen_plan(login.folder, ranks=hardware[0], accelerator=hardware[1], **layout)
+    done = login.submit(*options, plan, "a run", "el.sif")
+    assert done.returncode == 0, done.stderr
+    assert login.submitted() == [*options, *added, str(SCRIPT), str(plan), "a run", "el.sif"]
+
+
+def test_a_job_takes_no_gpus_that_its_plan_does_not_name() -> None:
+    assert not re.search(r"^#SBATCH --gpus", SCRIPT.read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--nodes=3"], "has 4 ranks, which 3 nodes cannot share evenly"),
+        (["--nodes=two"], "--nodes=two: not a number of nodes"),
+        (["-N", "2"], "-N: write options of sbatch as --NAME=VALUE"),
+    ],
+)
+def test_what_cannot_run_is_not_submitted(login: Login, options: list[str], message: str) -> None:
+    done = login.submit(*options, frozen_plan(login.folder, ranks=4), "run")
+    assert done.returncode == 64
+    assert message in done.stderr
+    assert login.submitted() == []
+
+
+def test_a_draft_is_not_submitted(login: Login) -> None:
+    (login.folder / "draft.json").write_text('{"arm": "papo"}')
+    for name in ("draft.json", "missing.json"):
+        done = login.submit(login.folder / name, "run")
+        assert done.returncode == 65
+        assert f"{name} has no world_size: it is not a frozen plan" in done.stderr
+    assert login.submitted() == []
+
+
+@pytest.mark.parametrize(("has", "nodes", "code"), [("1", "1", 69), ("2", "1", 0), ("8", "1", 0), ("1", "2", 0)])
+def test_a_job_with_fewer_gpus_than_its_plan_needs_is_refused(
+    tmp_path: Path, job: dict[str, str], has: str, nodes: str, code: int
+) -> None:
+    program(tmp_path / "el", "exit 0")
+    program(tmp_path / "programs" / "scontrol", 'echo "gpu03"; echo "gpu04"')
+    job |= {"SLURM_GPUS_ON_NODE": has, "SLURM_JOB_NUM_NODES": nodes}
+    plan = frozen_plan(tmp_path, ranks=2)
+    done = subprocess.run(["bash", SCRIPT, plan, "run"], env=job, check=False, capture_output=True, text=True)
+    assert done.returncode == code
+    refusal = f"{plan} needs 2 GPUs on each of 1 nodes, and this job has 1: submit it with --gpus-per-node=2\n"
+    assert done.stderr == (refusal if code else "")
 
 
 def test_arguments_are_asked_for(job: dict[str, str]) -> None:

@@ -26,7 +26,6 @@ def test_a_draft_of_every_arm_is_valid_and_can_be_filled(folder: str, arm: str) 
     on_gpu = folder != "demo"
     assert filled["model"]["dtype"] == ("bfloat16" if on_gpu else "float32")
     assert filled["model"]["attn_implementation"] == ("flash_attention_2" if on_gpu else "sdpa")
-    assert filled["optimisation"]["dataloader_pin_memory"] == on_gpu
     assert filled["generation"]["evaluation_batch_size"] == (16 if on_gpu else 64)
     assert filled["generation"]["max_image_tokens"] == (1024 if on_gpu else None)
 

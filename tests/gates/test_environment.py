@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +18,8 @@ import pytest
 from explicit_learning.errors import ExitCode, exit_code_of
 from explicit_learning.files.resources import ROOT
 from explicit_learning.gates.environment import check_environment
-from explicit_learning.lock import expected_packages, read_lock
+from explicit_learning.gates.installed_files import WRONG_RECORDS
+from explicit_learning.lock import FULL_LOCK, expected_packages, read_lock
 from explicit_learning.lock.installed import installed_packages, nearest_lock
 from explicit_learning.lock.shadows import shadows
 
@@ -161,7 +165,8 @@ def test_deep_finds_one_changed_byte(small: tuple[Path, Path]) -> None:
     module.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     (fault,) = check_environment(lock, deep=True, search_path=[str(site)])
     assert fault.found.startswith(f"{module}: sha256=")
-    assert fault.found != f"{module}: {fault.expected}"
+    assert fault.expected.endswith(" (iniconfig)")
+    assert fault.found != f"{module}: {fault.expected.removesuffix(' (iniconfig)')}"
     assert check_environment(lock, search_path=[str(site)]) == []
 
 
@@ -194,6 +199,53 @@ def test_deep_says_so_where_there_is_no_record(small: tuple[Path, Path], record:
     assert "no readable RECORD" in fault.found
 
 
+def _installed(site: Path, name: str, files: dict[str, bytes]) -> str:
+    """Make a package with these files, of which the last installed one stays; return its line of a lock."""
+    metadata = site / f"{name}-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    lines = []
+    for path, data in files.items():
+        (site / path).write_bytes(data)
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+        lines.append(f"{path},sha256={digest},{len(data)}\n")
+    (metadata / "RECORD").write_text("".join(lines))
+    return f"{name}==1.0 --hash=sha256:{'0' * 64}\n"
+
+
+@pytest.mark.parametrize("there", [b"of a", b"of b", None], ids=["the first", "the second", "neither"])
+def test_deep_takes_a_file_of_two_packages_from_either(tmp_path: Path, there: bytes | None) -> None:
+    site = tmp_path / "site"
+    lines = _installed(site, "a", {"shared.py": b"of a"}) + _installed(site, "b", {"shared.py": b"of b"})
+    (site / "shared.py").write_bytes(b"of nobody" if there is None else there)
+    faults = check_environment(lock_of(tmp_path, lines), deep=True, search_path=[str(site)])
+    if there is not None:
+        assert faults == []
+        return
+    (fault,) = faults
+    assert fault.pointer == "a"
+    assert re.fullmatch(r"sha256=\S+ \(a\) or sha256=\S+ \(b\)", fault.expected)
+
+
+def test_deep_knows_the_right_hash_where_a_wheel_records_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site"
+    lock = lock_of(tmp_path, _installed(site, "a", {"library.so": b"before it was stripped"}))
+    (site / "library.so").write_bytes(b"stripped")
+    (fault,) = check_environment(lock, deep=True, search_path=[str(site)])
+    right = fault.found.removeprefix(f"{site / 'library.so'}: ")
+    monkeypatch.setitem(WRONG_RECORDS, ("a", "1.0", "library.so"), right)
+    assert check_environment(lock, deep=True, search_path=[str(site)]) == []
+    (site / "library.so").write_bytes(b"edited")
+    (fault,) = check_environment(lock, deep=True, search_path=[str(site)])
+    assert fault.expected == f"{right} (a)"
+
+
+def test_wrong_records_are_of_packages_that_the_lock_still_names() -> None:
+    locked = {(package.name, package.version) for package in read_lock(FULL_LOCK).packages}
+    assert {(name, version) for name, version, _ in WRONG_RECORDS} <= locked
+
+
 @pytest.mark.slow
 def test_deep_passes_on_this_environment() -> None:
     assert check_environment(nearest_lock(), deep=True) == []
@@ -221,12 +273,24 @@ def test_what_takes_the_place_of_a_locked_package_or_of_the_library_is_found(tmp
 def test_a_part_of_a_package_without_init_is_found(tmp_path: Path) -> None:
     """Python joins the folders of such a package, and takes each module from the first that has it."""
     environment, first = tmp_path / "environment", tmp_path / "first"
-    for path in (environment / "parts" / "one.py", first / "parts" / "one.py"):
-        path.parent.mkdir(parents=True)
+    installed, others = ("one.py", "two.py", "deep/three.py"), ("one.py", "mine.py", "deep/three.py", "deep/four.py")
+    for path in (*(environment / "parts" / name for name in installed), *(first / "parts" / name for name in others)):
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     search_path = [str(first), str(environment)]
-    assert list(shadows(search_path, {str(environment)})) == [("parts", str(first / "parts"))]
+    assert list(shadows(search_path, {str(environment)})) == [
+        ("parts.deep.three", str(first / "parts" / "deep" / "three.py")),
+        ("parts.one", str(first / "parts" / "one.py")),
+    ]
     assert list(shadows(list(reversed(search_path)), {str(environment)})) == []
+
+
+def test_packages_without_init_may_share_a_name(tmp_path: Path) -> None:
+    environment, first = tmp_path / "environment", tmp_path / "first"
+    for path in (environment / "benchmarks" / "decoder.py", first / "benchmarks" / "accounting.py"):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    assert list(shadows([str(first), str(environment)], {str(environment)})) == []
 
 
 def test_many_shadows_are_told_together(tmp_path: Path) -> None:

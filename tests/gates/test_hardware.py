@@ -68,7 +68,7 @@ def test_two_h200_are_enough_for_two_h200(nvml: Any, check: Any) -> None:
 
 
 def test_inventory_holds_what_nvml_says(nvml: Any) -> None:
-    nvml.describe({}, {}, link__0__1__path=50, link__0__1__nvlink=0)
+    nvml.describe({}, {}, link__0__1__path=50, link__0__1__nvlink=0, link__0__1__p2p=1)
     inventory = nvml.run(INVENTORY)
     assert inventory["driver_version"] == "580.95.05"
     assert inventory["cuda_driver_version"] == "13.0"
@@ -91,7 +91,12 @@ def test_inventory_holds_what_nvml_says(nvml: Any) -> None:
         "problem": None,
     }
     assert inventory["topology"] == [
-        {"between": [inventory["gpus"][0]["uuid"], inventory["gpus"][1]["uuid"]], "path": "system", "nvlink": "yes"}
+        {
+            "between": [inventory["gpus"][0]["uuid"], inventory["gpus"][1]["uuid"]],
+            "path": "system",
+            "nvlink": "yes",
+            "peer_access": "no",
+        }
     ]
 
 

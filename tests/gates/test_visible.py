@@ -6,31 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from explicit_learning.gates.nvml import UNSUPPORTED, Gpu
 from explicit_learning.gates.visible import visible_devices
+from tests.support.gpus import gpu
 
-
-def gpu(index: int, uuid: str, name: str = "NVIDIA H200") -> Gpu:
-    return Gpu(
-        index=index,
-        uuid=uuid,
-        name=name,
-        compute_capability="9.0",
-        memory_bytes=2**37,
-        pci_bus_id=UNSUPPORTED,
-        mig_mode="disabled",
-        ecc_mode="enabled",
-        compute_mode="default",
-        vbios_version=UNSUPPORTED,
-        max_sm_clock_mhz=UNSUPPORTED,
-        max_memory_clock_mhz=UNSUPPORTED,
-        application_sm_clock_mhz=UNSUPPORTED,
-        power_limit_milliwatt=UNSUPPORTED,
-        problem=None,
-    )
-
-
-GPUS = (gpu(0, "GPU-8932f937-d72c"), gpu(1, "GPU-8932aaaa-d72c"), gpu(2, "GPU-01234567-d72c"))
+GPUS = (
+    gpu(index=0, uuid="GPU-8932f937-d72c"),
+    gpu(index=1, uuid="GPU-8932aaaa-d72c"),
+    gpu(index=2, uuid="GPU-01234567-d72c"),
+)
 
 
 def indices(mask: str | None) -> list[int]:
@@ -93,7 +76,7 @@ def test_mig_devices_are_kept_apart() -> None:
 
 
 def test_unlike_gpus_may_be_numbered_otherwise_by_cuda() -> None:
-    unlike = (*GPUS, gpu(3, "GPU-3", "NVIDIA T1000"))
+    unlike = (*GPUS, gpu(index=3, uuid="GPU-3", name="NVIDIA T1000"))
     (note,) = visible_devices(unlike, {"CUDA_VISIBLE_DEVICES": "0"}).notes
     assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in note
     assert len(visible_devices(unlike, {}).notes) == 1

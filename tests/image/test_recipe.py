@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from explicit_learning.files.resources import ROOT
+from explicit_learning.launch.environment import CACHES
 from explicit_learning.lock import FULL_LOCK, lock_sha256, read_lock
 
 if TYPE_CHECKING:
@@ -50,6 +51,13 @@ def test_the_environment_holds_absolute_paths_alone() -> None:
     values = re.findall(r"\b(?:PATH|HOME|\w+_(?:DIR|HOME|PATH|ROOT|BASE)|TMPDIR)=(\S+)", RECIPE.partition("COPY . ")[0])
     assert len(values) >= 9
     assert all(value.startswith("/") for value in values)
+
+
+def test_every_cache_is_in_the_one_writable_folder() -> None:
+    named = dict(re.findall(r"\b([A-Z_]+)=(/cache\S*)", RECIPE))
+    assert {name: named.get(name) for name in CACHES} == {
+        name: "/cache" if name == "XDG_CACHE_HOME" else f"/cache/{folder}" for name, folder in CACHES.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -106,6 +114,7 @@ def _run(script: Path, *arguments: str, path: Path, **variables: str) -> subproc
         (["build.sh", "cpu"], [], "git"),
         (["build.sh", "cpu"], ["git", "podman"], "buildah skopeo mmdebstrap"),
         (["build.sh", "full"], ["git"], "podman"),
+        (["build.sh", "full-debian"], ["git", "podman"], "buildah skopeo mmdebstrap"),
         (["base.sh"], [], "mmdebstrap podman"),
     ],
 )
@@ -126,12 +135,14 @@ def test_a_time_that_is_no_number_is_refused(tmp_path: Path, epoch: str) -> None
     assert f"SOURCE_DATE_EPOCH is '{epoch}'" in done.stderr
 
 
-@pytest.mark.parametrize("script", ["build.sh", "sif.sh"])
+@pytest.mark.parametrize(
+    ("script", "known"), [("build.sh", "none of full, cpu and full-debian"), ("sif.sh", "neither full nor cpu")]
+)
 @pytest.mark.parametrize("kind", [[], ["gpu"]])
-def test_a_kind_of_image_that_does_not_exist(tmp_path: Path, script: str, kind: list[str]) -> None:
+def test_a_kind_of_image_that_does_not_exist(tmp_path: Path, script: str, known: str, kind: list[str]) -> None:
     done = _run(SCRIPTS / script, *kind, path=tmp_path)
     assert done.returncode == 64
-    assert "neither full nor cpu" in done.stderr
+    assert known in done.stderr
 
 
 def _git(*arguments: str | Path) -> str:

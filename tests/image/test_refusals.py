@@ -57,15 +57,13 @@ def test_a_gpu_plan_without_a_gpu(docker: Docker, open_folder: Path) -> None:
     code, faults = check(docker, open_folder, plan_of_the_image(docker, **CUDA))
     assert code == 69
     assert "--gpus all" in faults["hardware"]["fix"]
-    assert faults["shm"]["fix"].startswith("start the container with --shm-size=")
+    assert "shm" not in faults, "64 MiB are enough for one GPU"
 
 
-def test_little_shared_memory(docker: Docker, open_folder: Path) -> None:
-    plan = plan_of_the_image(docker)
-    assert check(docker, open_folder, plan)[0] == 0
-    code, faults = check(docker, open_folder, plan, "--shm-size", "1m")
-    assert (code, set(faults)) == (69, {"shm"})
-    assert "--shm-size=" in faults["shm"]["fix"]
+def test_hardly_any_shared_memory(docker: Docker) -> None:
+    """Images are decoded in threads: nothing goes through it."""
+    done = docker.run("--shm-size", "1m", IMAGE, "plan.json")
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_mount_that_the_user_may_not_write_to(docker: Docker, open_folder: Path) -> None:

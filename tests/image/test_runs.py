@@ -81,12 +81,17 @@ def test_with_nothing_mounted(docker: Docker) -> None:
     assert "step 60/60" in done.stderr, done.stderr
 
 
-def test_a_draft_is_frozen_and_run_in_a_mounted_folder(docker: Docker, open_folder: Path) -> None:
+def own_draft(folder: Path) -> None:
+    """Write a draft into a folder that names the image's model and prompt."""
     draft = json.loads(DRAFT.read_text())
     draft["model"]["path"] = "/opt/explicit-learning/assets/tiny-vlm/model"
     draft["initial_adapter"]["path"] = "/opt/explicit-learning/assets/tiny-vlm/sft-adapter"
     draft["prompt"]["path"] = "/opt/explicit-learning/prompts/common_system.txt"
-    (open_folder / "draft.json").write_text(json.dumps(draft))
+    (folder / "draft.json").write_text(json.dumps(draft))
+
+
+def test_a_draft_is_frozen_and_run_in_a_mounted_folder(docker: Docker, open_folder: Path) -> None:
+    own_draft(open_folder)
     mounted = ("-v", f"{open_folder}:/work", IMAGE)
     frozen = docker.run(*mounted, "freeze", "draft.json", "-o", "plan.json", *SHORT)
     assert frozen.returncode == 0, frozen.stderr
@@ -108,7 +113,7 @@ def test_the_bill_of_materials_names_what_is_installed(docker: Docker) -> None:
     bill = json.loads((ROOT / "build" / "image" / "el-cpu.sbom.json").read_text())
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
     urls = {component["purl"].partition("?")[0] for component in bill["components"]}
-    assert {"pkg:pypi/torch@2.11.0", "pkg:pypi/trl@1.9.1", "pkg:pypi/peft@0.19.1"} <= urls
+    assert {"pkg:pypi/torch@2.13.0", "pkg:pypi/trl@1.16.0", "pkg:pypi/peft@0.21.2"} <= urls
     query = "import importlib.metadata as m; print(*sorted({d.name + '==' + d.version for d in m.distributions()}))"
     listed = docker.run("--entrypoint", "/opt/env/bin/python", IMAGE, "-c", query).stdout.split()
     named = {url.removeprefix("pkg:pypi/").replace("@", "==") for url in urls if url.startswith("pkg:pypi/")}

@@ -235,12 +235,6 @@ def test_a_hang_up_stops_like_a_signal(launched: Launched) -> None:
     assert launch.seen(0)["signals"] == ["SIGTERM"]
 
 
-def test_data_loader_workers_live_through_a_stop(launched: Launched) -> None:
-    with launched("workers", world_size=1) as launch:
-        assert launch.wait() == 75, launch.log(0)
-    assert launch.seen(0) == {"indices": list(range(8)), "workers": 1, "requested": True}
-
-
 def test_a_suspended_launcher_continues(launched: Launched) -> None:
     with launched("until_signalled") as launch:
         pids = [launch.pid_of(0), launch.pid_of(1)]

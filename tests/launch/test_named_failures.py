@@ -21,6 +21,12 @@ def raised_from(error: Exception, cause: Exception) -> Exception:
     return error
 
 
+NCCL_WITHOUT_SPACE = (
+    "NCCL error in: ProcessGroupNCCL.cpp:77, unhandled system error, NCCL version 2.29.7\n"
+    "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.\n"
+    "Last error:\n"
+    "Error while creating shared memory segment /dev/shm/nccl-a (size 9637888), error: No space left on device (28)"
+)
 REFUSAL = Refusal(Fault(gate="ledger", found="a", expected="b", fix="c", exit_code=ExitCode.OUTPUT))
 
 
@@ -63,7 +69,16 @@ REFUSAL = Refusal(Fault(gate="ledger", found="a", expected="b", fix="c", exit_co
         (RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"), 74, "disk full: "),
         (OSError(errno.EIO, "Input/output error"), 74, "the disk failed: "),
         (raised_from(ValueError("checkpoint"), OSError(errno.ENOSPC, "No space left on device")), 74, "disk full: "),
-        (RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error."), 70, "out of shared memory: "),
+        (
+            RuntimeError("unable to open shared memory object </torch_7> in read-write mode"),
+            70,
+            "out of shared memory: ",
+        ),
+        (
+            RuntimeError(NCCL_WITHOUT_SPACE),
+            70,
+            "out of shared memory: Error while creating shared memory segment /dev/shm",
+        ),
         (REFUSAL, 73, "refused [ledger]"),
         (raised_from(RuntimeError("wrapped"), REFUSAL), 73, "refused [ledger]"),
         (FileNotFoundError(errno.ENOENT, "No such file or directory"), 70, "FileNotFoundError: [Errno 2]"),

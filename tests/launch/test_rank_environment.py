@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from explicit_learning.files.resources import ROOT
-from explicit_learning.launch.environment import SETTINGS, rank_environment, scratch_environment
+from explicit_learning.launch.environment import CACHES, SETTINGS, rank_environment, scratch_environment
 from tests.support.launches import plan
 
 
@@ -26,6 +26,13 @@ def test_gpu_ranks_share_the_cores(cores: int, world_size: int, threads: str) ->
     assert settings["OMP_NUM_THREADS"] == threads
     assert "MALLOC_MMAP_THRESHOLD_" not in settings
     assert "CUDA_VISIBLE_DEVICES" not in settings
+
+
+@pytest.mark.parametrize("own", [{}, {"FLA_TILELANG": "1"}])
+def test_tilelang_computes_nothing_on_gpus(own: dict[str, str]) -> None:
+    environment = rank_environment(plan(accelerator="cuda"), own)
+    assert environment.variables["FLA_TILELANG"] == environment.settings["FLA_TILELANG"] == "0"
+    assert environment.overridden == own
 
 
 def test_strict_runs_on_gpus_pin_cublas_and_nccl() -> None:
@@ -134,8 +141,45 @@ def test_an_unknown_user_gets_a_name_a_home_and_caches(tmp_path: Path) -> None:
         "USER": "explicit",
         "LOGNAME": "explicit",
         "HOME": str(tmp_path),
-        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
+        **{name: str(tmp_path / folder) for name, folder in CACHES.items() if name != "TRITON_CACHE_DIR"},
     }
+
+
+@pytest.mark.parametrize("home", ["missing", "read-only"])
+def test_a_known_user_whose_home_cannot_be_written_to_gets_caches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str
+) -> None:
+    """As in a SIF under a uid that the image knows. What a read-only home holds (`.netrc`) stays readable."""
+    folder, scratch = tmp_path / home, tmp_path / "scratch"
+    if home == "read-only":
+        folder.mkdir()
+        access = os.access
+        monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != folder and access(path, mode))
+    found = scratch_environment({"HOME": str(folder)}, scratch, user_is_known=True)
+    caches = {name: str(scratch / cache) for name, cache in CACHES.items()}
+    own = {"HF_DATASETS_CACHE": str(scratch / "datasets")} | ({"HOME": str(scratch)} if home == "missing" else {})
+    assert found == caches | own
+    assert len(set(caches.values())) == len(CACHES)
+
+
+@pytest.mark.slow
+def test_libraries_keep_their_caches_where_they_are_told(tmp_path: Path) -> None:
+    """Of the libraries that are installed with the subset, too; each by its own function."""
+    code = (
+        "import os\n"
+        "from pathlib import Path\n"
+        "from explicit_learning.launch.environment import scratch_environment\n"
+        f"os.environ.update(scratch_environment(os.environ, Path({str(tmp_path)!r}), user_is_known=True))\n"
+        "import triton.knobs, torch.hub, torch.utils.cpp_extension, torch._inductor.runtime.cache_dir_utils\n"
+        "print(triton.knobs.cache.dir, triton.knobs.cache.home_dir, torch.hub.get_dir(), sep='\\n')\n"
+        "print(torch._inductor.runtime.cache_dir_utils.cache_dir())\n"
+        "print(torch.utils.cpp_extension._get_build_directory('name', False))\n"
+    )
+    bare = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": "/missing"}
+    found = subprocess.run([sys.executable, "-c", code], env=bare, capture_output=True, text=True, check=True)
+    *folders, extension = (Path(line) for line in found.stdout.splitlines())
+    assert folders == [tmp_path / each for each in ("triton", "triton-home", "torch/hub", "inductor")]
+    assert extension.is_relative_to(tmp_path / "torch-extensions")
 
 
 def test_a_cache_where_nobody_can_write_is_moved(tmp_path: Path) -> None:

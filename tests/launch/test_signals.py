@@ -61,29 +61,21 @@ def run_python(code: str) -> subprocess.Popen[str]:
 
 FAMILY = """
 import os, time
-from explicit_learning.launch.signals import {function}
+from explicit_learning.launch.signals import die_with_parent
 parent = os.getpid()
 child = os.fork()
 if child == 0:
-    {call}
+    die_with_parent(parent)
     print(os.getpid(), flush=True)
     time.sleep(60)
 time.sleep(60)
 """
 
 
-@pytest.mark.parametrize(
-    ("function", "call"),
-    [("die_with_parent", "die_with_parent(parent)"), ("ignore_signals_in_worker", "ignore_signals_in_worker(0)")],
-)
-def test_a_child_dies_with_its_parent(function: str, call: str) -> None:
-    with run_python(FAMILY.format(function=function, call=call)) as parent:
+def test_a_child_dies_with_its_parent() -> None:
+    with run_python(FAMILY) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
-        if function == "ignore_signals_in_worker":
-            for number in STOP_SIGNALS:
-                os.kill(child, number)
-            assert not ends_within(child, 0.3)
         parent.kill()
         assert ends_within(child, 2)
 

@@ -106,7 +106,6 @@ def test_the_golden_plan_and_its_sft_form_break_none() -> None:
         ({"/hardware/gpu_name_pattern": "H200"}, ["/hardware/gpu_name_pattern"]),
         ({"/hardware/driver_minimum": "580.65.06"}, ["/hardware/driver_minimum"]),
         ({"/model/attn_implementation": "flash_attention_2"}, ["/model/attn_implementation"]),
-        ({"/optimisation/dataloader_pin_memory": True}, ["/optimisation/dataloader_pin_memory"]),
     ],
 )
 def test_each_rule_names_its_field(changes: dict[str, Any], expected: list[str]) -> None:

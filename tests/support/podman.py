@@ -13,7 +13,7 @@ from explicit_learning.files.resources import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["IMAGE", "LOCKED_DOWN", "Docker", "podman_environment"]
+__all__ = ["IMAGE", "LOCKED_DOWN", "SECONDS", "Docker", "podman_environment"]
 
 IMAGE = "el:lock"
 # Any uid, nothing writable but the volumes, no network, no capabilities.
@@ -21,6 +21,7 @@ LOCKED_DOWN = (
     *("--user", "1234:1234", "--read-only", "--network", "none"),
     *("--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
 )
+# Longest time that one container may take.
 SECONDS = 600
 
 

@@ -12,12 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.files.atomic import write_bytes, write_json, write_text
 from explicit_learning.launch.rank import run_rank
-from explicit_learning.launch.signals import STOP_SIGNALS, ignore_signals_in_worker
 from explicit_learning.rundir.outcome import RankOutcome
 
 if TYPE_CHECKING:
-    import torch
-
     from explicit_learning.launch.rank import RankContext
 
 COMPLETED = RankOutcome(status="completed", optimizer_step=7)
@@ -174,36 +171,6 @@ def never_stops(context: RankContext) -> RankOutcome:
     ready(context)
     time.sleep(600)
     return COMPLETED
-
-
-def workers(context: RankContext) -> RankOutcome:
-    """Read through a data-loader worker before and after a signal to everything in the rank's process group."""
-    from torch.utils.data import DataLoader, Dataset
-
-    class Pids(Dataset["torch.Tensor"]):
-        def __len__(self) -> int:
-            return 8
-
-        def __getitem__(self, index: int) -> torch.Tensor:
-            import torch
-
-            return torch.tensor([index, os.getpid()])
-
-    loader = DataLoader(
-        Pids(), num_workers=1, batch_size=None, prefetch_factor=2, worker_init_fn=ignore_signals_in_worker
-    )
-    rows = iter(loader)
-    first = next(rows)
-    for number in STOP_SIGNALS:
-        os.killpg(os.getpid(), number)
-    rest = [first, *rows]
-    leave(
-        context,
-        indices=[int(row[0]) for row in rest],
-        workers=len({int(row[1]) for row in rest}),
-        requested=context.stop.requested(),
-    )
-    return RankOutcome(status="stopped", optimizer_step=1)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def model() -> Any:
     settings = Model(
         path=str(MODEL), revision=None, snapshot_sha256="0" * 64, attn_implementation="sdpa", dtype="float32"
     )
-    return load_base(MODEL, settings, accelerator="cpu").eval()
+    return load_base(MODEL, settings, accelerator="cpu", strict=True).eval()
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +169,7 @@ def test_real_completions_keep_the_contract(processor: Any, model: Any, constrai
     from explicit_learning.training.constraint import Sampled, generate_constrained
 
     numbers = torch.rand(6, 40, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    ids, mass = generate_constrained(
+    found = generate_constrained(
         model,
         _inputs(processor, 6),
         constraint=constraint,
@@ -178,7 +178,7 @@ def test_real_completions_keep_the_contract(processor: Any, model: Any, constrai
         pad=processor.tokenizer.pad_token_id,
         temperature=3.0,
     )
-    for row in ids:
+    for row in found.ids:
         text = processor.tokenizer.decode(row, skip_special_tokens=True)
         if row[-1] in constraint.terminal:
             assert parse_answer(text).body is not None, text
@@ -186,7 +186,8 @@ def test_real_completions_keep_the_contract(processor: Any, model: Any, constrai
         else:
             assert len(row) == 40
             assert text.startswith("<answer>")
-    assert mass.tokens == sum(map(len, ids))
+    mass = found.mass
+    assert mass.tokens == sum(map(len, found.ids))
     assert 0.0 < mass.least <= mass.total / mass.tokens <= 1.0
 
 
@@ -199,7 +200,7 @@ def test_a_completion_does_not_depend_on_its_neighbours(processor: Any, model: A
     inputs = _inputs(processor, 4)
 
     def generate(numbers: torch.Tensor) -> list[list[int]]:
-        ids, _ = generate_constrained(
+        found = generate_constrained(
             model,
             inputs,
             constraint=constraint,
@@ -207,7 +208,7 @@ def test_a_completion_does_not_depend_on_its_neighbours(processor: Any, model: A
             max_tokens=12,
             pad=processor.tokenizer.pad_token_id,
         )
-        return ids
+        return found.ids
 
     together = generate(numbers)
     others = numbers.clone()
@@ -223,7 +224,7 @@ def test_greedy_is_the_most_probable_allowed_token(processor: Any, model: Any, c
     from explicit_learning.training.constraint import Greedy, generate_constrained
 
     inputs = _inputs(processor, 1)
-    ids, _ = generate_constrained(
+    found = generate_constrained(
         model,
         inputs,
         constraint=constraint,
@@ -234,4 +235,40 @@ def test_greedy_is_the_most_probable_allowed_token(processor: Any, model: Any, c
     with torch.no_grad():
         logits = model(**inputs).logits[0, -1]
     allowed = sorted(_allowed(constraint, []))
-    assert ids[0][0] == allowed[int(logits[allowed].argmax())]
+    assert found.ids[0][0] == allowed[int(logits[allowed].argmax())]
+
+
+def test_log_probs_are_those_of_the_whole_sequence_at_the_temperature(
+    processor: Any, model: Any, constraint: Constraint
+) -> None:
+    import torch
+
+    from explicit_learning.training.agreement import compare_log_probs
+    from explicit_learning.training.constraint import Sampled, generate_constrained
+
+    inputs = _inputs(processor, 3)
+    found = generate_constrained(
+        model,
+        inputs,
+        constraint=constraint,
+        chooser=Sampled(numbers=torch.full((3, 8), 0.5, dtype=torch.float64), temperature=2.0, top_p=1.0),
+        max_tokens=8,
+        pad=processor.tokenizer.pad_token_id,
+        temperature=2.0,
+    )
+    assert [len(row) for row in found.log_probs] == [len(row) for row in found.ids]
+    for row in range(3):
+        ids, prompt = torch.tensor(found.ids[row]), inputs["attention_mask"][row].bool()
+        whole = {
+            "input_ids": torch.cat([inputs["input_ids"][row][prompt], ids])[None],
+            "mm_token_type_ids": torch.cat([inputs["mm_token_type_ids"][row][prompt], torch.zeros_like(ids)])[None],
+            "pixel_values": inputs["pixel_values"].chunk(3)[row],
+            "image_grid_thw": inputs["image_grid_thw"][row : row + 1],
+        }
+        with torch.no_grad():
+            logits = model(**whole).logits[0, -len(ids) - 1 : -1]
+        expected = (logits / 2.0).log_softmax(-1).gather(-1, ids[:, None]).squeeze(-1)
+        agreement = compare_log_probs(torch.tensor(found.log_probs[row]), expected, torch.ones_like(ids))
+        assert agreement.tokens == len(ids)
+        assert agreement.largest < 1e-4
+        assert agreement.total <= agreement.tokens * agreement.largest

@@ -172,7 +172,7 @@ def test_base_tensors_are_the_model_s_own_whatever_the_adapter(plan: Plan) -> No
     from explicit_learning.training.policy import base_tensors, load_base
     from explicit_learning.training.state.digests import live_tensors_sha256
 
-    bare = load_base(MODEL, plan.model, accelerator="cpu")
+    bare = load_base(MODEL, plan.model, accelerator="cpu", strict=True)
     own = {**dict(bare.named_parameters()), **dict(bare.named_buffers())}
     wrapped = base_tensors(_policy(plan).model)
     assert set(wrapped) == set(own)

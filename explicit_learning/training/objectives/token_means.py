@@ -2,7 +2,7 @@
 
 If a term were averaged in another way than the policy loss, its weight would change with the batch: with the lengths of
 the completions, the number of backward passes and the number of ranks. So every added mean over tokens uses the
-normaliser of the plan's ``loss_type`` as TRL 1.9.1 defines it; a test compares it with TRL's own loss.
+normaliser of the plan's ``loss_type`` as TRL 1.16.0 defines it; a test compares it with TRL's own loss.
 """
 
 from __future__ import annotations

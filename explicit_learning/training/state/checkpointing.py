@@ -8,16 +8,17 @@ TRL's trainers, which keep the step itself.
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import datasets
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset
 
+from explicit_learning.data.image_headers import bombs_are_errors
 from explicit_learning.errors import Context, ExitCode
 from explicit_learning.files.typed_json import to_json
-from explicit_learning.launch.signals import ignore_signals_in_worker
 from explicit_learning.model_files.tensors import file_tensors_sha256
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
 from explicit_learning.rundir.checkpoint_mark import seal_checkpoint, write_rank_frontiers
@@ -32,7 +33,6 @@ from explicit_learning.rundir.layout import (
     counters_file,
 )
 from explicit_learning.rundir.state_digests import StateDigests, write_state_digests
-from explicit_learning.training.arguments import PEER_TIMEOUT
 from explicit_learning.training.collectives import barrier
 from explicit_learning.training.counters import (
     StoredCounters,
@@ -42,8 +42,8 @@ from explicit_learning.training.counters import (
     save_counters,
 )
 from explicit_learning.training.forwards import count_forwards
-from explicit_learning.training.guarded_loader import GuardedCollator, GuardedRows, batches_or_error
 from explicit_learning.training.policy import ADAPTER
+from explicit_learning.training.rows_ahead import BatchesAhead, RowsAhead
 from explicit_learning.training.state.adapters import (
     adapter_tensors,
     load_adapter_weights,
@@ -80,7 +80,7 @@ CONTEXT = Context(gate="checkpoint", exit_code=ExitCode.INTERNAL)
 
 
 class Rows(Dataset[dict[str, Any]]):
-    """Rows of a trainer, each built when a loader asks for it.
+    """Rows of a trainer, each built when it is asked for, by any thread.
 
     Attributes:
         COLUMNS: The keys of a row.
@@ -122,7 +122,8 @@ class CheckpointingTrainer(_Base):
         # TRL's constructors insist on this class, and read the names of the columns only.
         columns = datasets.Dataset.from_dict({name: [None] for name in rows.COLUMNS})
         super().__init__(train_dataset=columns, **kwargs)
-        self.train_dataset = rows
+        self._rows_ahead = RowsAhead(rows, threads=loop.context.manifest.plan.optimisation.dataloader_workers)
+        self.train_dataset = self._rows_ahead
         count_forwards(self.accelerator.unwrap_model(self.model), loop)
 
     def _send_telemetry(self) -> None:
@@ -139,32 +140,23 @@ class CheckpointingTrainer(_Base):
         raise NotImplementedError
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """Return the loader: fixed order, whole batches, workers that outlive a stop signal.
+        """Return this rank's loader: fixed order, whole batches, rows that threads of the rank build ahead.
 
-        The rows hold no randomness, so workers need no seeds.
+        Nothing in it draws random numbers or starts a process. The trainer moves each batch to the device.
         """
-        args = self.args
-        loader: DataLoader[Any] = DataLoader(
-            GuardedRows(self.train_dataset),  # type: ignore[arg-type] # set by now
-            batch_size=self.loader_batch_size(),
-            sampler=self.row_sampler(),
-            collate_fn=GuardedCollator(self.data_collator),
-            num_workers=args.dataloader_num_workers,
-            pin_memory=args.dataloader_pin_memory,
-            persistent_workers=args.dataloader_persistent_workers,
-            prefetch_factor=args.dataloader_prefetch_factor,
-            drop_last=True,
-            timeout=PEER_TIMEOUT if args.dataloader_num_workers else 0,
-            worker_init_fn=ignore_signals_in_worker,
+        context = self.loop.context
+        batches = BatchesAhead(
+            BatchSampler(self.row_sampler(), self.loader_batch_size(), drop_last=True),
+            ranks=context.world_size,
+            rank=context.rank,
+            ahead=context.manifest.plan.optimisation.dataloader_prefetch,
         )
-        prepared: DataLoader[Any] = self.accelerator.prepare(loader)
-        return prepared
+        return DataLoader(self._rows_ahead, batch_sampler=batches, collate_fn=self.data_collator)
 
-    def get_batch_samples(
-        self, epoch_iterator: Any, num_batches: int, device: torch.device
-    ) -> tuple[list[Any], torch.Tensor | int | None]:
-        """Fetch a step's batches; raise here what was raised while one was made, in a worker or in this process."""
-        return super().get_batch_samples(batches_or_error(epoch_iterator), num_batches, device)
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the library's training; when it returns or raises, no further row is built."""
+        with bombs_are_errors(), closing(self._rows_ahead):
+            return super().train(*args, **kwargs)
 
     # --- steps ----------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """A covering array: few strikes, in which every two choices meet.
 
-All combinations of arm, number of ranks, number of data-loader workers, point and way would take hours. Most defects
+All combinations of arm, number of ranks, number of row threads, point and way would take hours. Most defects
 need two conditions to meet, so it is enough that every pair of choices occurs in some strike. Strikes on one run are
 chained, which also shows that a run survives being killed several times.
 """

@@ -39,8 +39,8 @@ class Difference:
 def compare(run: Path, reference: Path) -> Difference:
     """Compare two complete runs, byte for byte where bytes must not depend on what happened.
 
-    Their plans may differ in what must change nothing, such as data-loader workers: where a run names its plan by hash,
-    only that it is its own plan counts.
+    Their plans may differ in what must change nothing, such as the number of row threads: where a run names its plan by
+    hash, only that it is its own plan counts.
     """
     found, expected = _completions(run), _completions(reference)
     return Difference(

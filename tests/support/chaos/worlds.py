@@ -66,7 +66,7 @@ class ChaosWorld:
         return world
 
     def plan(self, arm: str, ranks: int, workers: int = 0, *, name: str = "", **budget: int) -> Path:
-        """Return an arm's plan for ranks and data-loader workers; under a name of its own, one with another budget."""
+        """Return an arm's plan for ranks and row threads; under a name of its own, one with another budget."""
         path = self.folder / f"{arm}-{ranks}-{workers}{name}.json"
         if not path.exists():
             trained, changes = ARMS[arm]
@@ -88,7 +88,7 @@ class ChaosWorld:
         return steps
 
     def reference(self, arm: str, ranks: int) -> Path:
-        """Return the uninterrupted run of an arm, without data-loader workers: their number must change nothing."""
+        """Return the uninterrupted run of an arm, without row threads: their number must change nothing."""
         run = self.folder / f"{arm}-{ranks}-uninterrupted"
         if not run.exists():
             with Launch.of(self.plan(arm, ranks), run) as launch:

@@ -1,0 +1,58 @@
+"""The output layer in float32, so that sampler and trainer give a token the same log-prob.
+
+Under autocast a bfloat16 model's logits are rounded to bfloat16: to 8 bits, which is about 0.1 at a logit of 20. Few
+tokens are sampled, so their logits can be computed without that rounding. The layer's weight stays as it is: it is
+turned into float32 in pieces.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["float32_head", "float32_logits"]
+
+# Rows of the weight that are float32 at one time: 268 MB for a hidden size of 2048.
+PIECE = 32768
+
+
+def float32_logits(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Return an output layer's logits, from the values that it is given, without rounding them to another type.
+
+    Args:
+        hidden: Final hidden states; shape (..., features), any floating-point type.
+        weight: The layer's weight; shape (vocabulary, features), any floating-point type.
+
+    Returns:
+        Shape (..., vocabulary), float32.
+    """
+    with torch.autocast(hidden.device.type, enabled=False):
+        if weight.is_cuda and hidden.dtype == weight.dtype == torch.bfloat16:
+            # Products of bfloat16 are exact in float32, where they are summed.
+            flat = torch.mm(hidden.reshape(-1, hidden.shape[-1]), weight.t(), out_dtype=torch.float32)
+            return flat.view(*hidden.shape[:-1], -1)
+        exact = hidden.float()
+        pieces = [torch.nn.functional.linear(exact, piece.float()) for piece in weight.split(PIECE)]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1)
+
+
+@contextmanager
+def float32_head(model: Any) -> Iterator[None]:
+    """Compute a model's output layer in float32 inside.
+
+    Args:
+        model: The model, wrapped or not; its output layer has no bias and no adapter.
+    """
+    head = model.get_output_embeddings()
+    if head.bias is not None:
+        raise AssertionError("the output layer has a bias, which would be left out")
+    head.forward = lambda hidden: float32_logits(hidden, head.weight)
+    try:
+        yield
+    finally:
+        del head.forward

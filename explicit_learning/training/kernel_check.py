@@ -1,0 +1,199 @@
+"""Compiled kernels against torch's own functions on this GPU, before anything is trained.
+
+A kernel that was compiled for another GPU, by another compiler or with a defect can compute something else without an
+error: flash-linear-attention's gated-delta backward gave wrong gradients on Hopper with Triton 3.4 to 3.7.0
+(flash-linear-attention#640). So each function that the model's layers call is compared with torch's, on the same small
+random inputs: the bound one in the model's type, torch's in float32.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from explicit_learning.errors import Context, ExitCode, Refusal
+from explicit_learning.rundir.rank_report import KernelCheck
+from explicit_learning.training.kernels import MODEL_MODULE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+__all__ = ["TOLERANCE", "check_kernels", "require_equal_kernels"]
+
+CONTEXT = Context(gate="kernels", exit_code=ExitCode.ENVIRONMENT)
+# Largest difference, relative to the size of torch's result: five times bfloat16's unit roundoff, 2**-8.
+TOLERANCE = 5 * 2.0**-8
+# Two whole chunks of the gated-delta rule (64 tokens each) and a part of one.
+ROWS, TOKENS, HEADS, CHANNELS = 2, 130, 2, 48
+SEED = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """One call of a function that the model's module calls by a global name.
+
+    Attributes:
+        name: That name.
+        tensors: Positional tensors, which are given in the model's type.
+        named: Tensors by keyword, which are given in the model's type.
+        float32: Tensors by keyword that the model computes in float32 too.
+        options: The other keywords.
+        trains: Whether the model computes gradients through it; if not, it only decodes.
+    """
+
+    name: str
+    tensors: list[Tensor]
+    named: dict[str, Tensor] = field(default_factory=dict)
+    float32: dict[str, Tensor] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    trains: bool
+
+
+def check_kernels(config: Any, *, attention: str, dtype: torch.dtype, device: torch.device) -> tuple[KernelCheck, ...]:
+    """Compare every function that was bound for the model's layers, and its attention, with torch's in float32.
+
+    Args:
+        config: The text part of the model's configuration, for the sizes of heads.
+        attention: The attention implementation that the plan names.
+        dtype: The type that the model computes in.
+        device: Where it computes.
+    """
+    generator = torch.Generator().manual_seed(SEED)
+    checks = []
+    for call in _calls(config, generator):
+        bound = getattr(sys.modules[MODEL_MODULE], call.name)
+        found = _results(bound, call, dtype, device, given=dtype)
+        expected = _results(bound.torch_function, call, torch.float32, device, given=dtype)
+        checks.append(_compared(bound.implementation.__name__, found, expected))
+    return (*checks, _attention_check(config, attention, dtype, device, generator))
+
+
+def require_equal_kernels(checks: Sequence[KernelCheck]) -> None:
+    """Refuse to train with kernels that compute something else than torch.
+
+    Raises:
+        Refusal: With every kernel whose result or gradient differs by more than the tolerance, or is not finite.
+    """
+    faults = [
+        CONTEXT.fault(
+            found=f"{check.name}: its {what} differs from torch's by {error:.2g} of its size",
+            expected=f"at most {TOLERANCE:.2g}",
+            fix="run in an image of an unchanged lock whose kernels were compiled for this GPU "
+            "(COMPUTE_CAPABILITIES); `el selftest --gpu` shows more",
+        )
+        for check in checks
+        for what, error in (("result", check.forward), ("gradient", check.backward))
+        if error is not None and not error <= TOLERANCE
+    ]
+    if faults:
+        raise Refusal(faults)
+
+
+def _calls(config: Any, generator: torch.Generator) -> list[_Call]:
+    key, value, width = config.linear_key_head_dim, config.linear_value_head_dim, config.linear_conv_kernel_dim
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    def delta(tokens: int) -> dict[str, Any]:
+        return {
+            "tensors": [
+                draw(ROWS, tokens, HEADS, key),
+                draw(ROWS, tokens, HEADS, key),
+                draw(ROWS, tokens, HEADS, value),
+            ],
+            "named": {"beta": draw(ROWS, tokens, HEADS).sigmoid()},
+            "float32": {"g": -torch.nn.functional.softplus(draw(ROWS, tokens, HEADS))},
+        }
+
+    options = {"output_final_state": False, "use_qk_l2norm_in_kernel": True}
+    decoding = delta(1)
+    decoding["float32"]["initial_state"] = draw(ROWS, HEADS, key, value)
+    kernel, activation = draw(CHANNELS, width), {"activation": config.hidden_act}
+    return [
+        _Call(name="torch_chunk_gated_delta_rule", **delta(TOKENS), options=options, trains=True),
+        _Call(name="torch_recurrent_gated_delta_rule", **decoding, options=options, trains=False),
+        _Call(name="causal_conv1d_fn", tensors=[draw(ROWS, CHANNELS, TOKENS), kernel], options=activation, trains=True),
+        _Call(
+            name="causal_conv1d_update",
+            tensors=[draw(ROWS, CHANNELS, 1), draw(ROWS, CHANNELS, width), kernel],
+            options=activation,
+            trains=False,
+        ),
+    ]
+
+
+def _results(
+    function: Callable[..., Any], call: _Call, dtype: torch.dtype, device: torch.device, *, given: torch.dtype
+) -> list[Tensor]:
+    """Return a call's result and, if the model trains through it, its gradients, in float32.
+
+    Args:
+        function: What is called.
+        call: With what.
+        dtype: The type that it computes in.
+        device: Where.
+        given: The type that the inputs are rounded to before, so that both functions get the same values.
+    """
+
+    def prepared(tensor: Tensor, *types: torch.dtype) -> Tensor:
+        for kind in types:
+            tensor = tensor.to(kind)
+        return tensor.to(device).detach().clone().requires_grad_(call.trains)
+
+    tensors = [prepared(tensor, given, dtype) for tensor in call.tensors]
+    named = {name: prepared(tensor, given, dtype) for name, tensor in call.named.items()}
+    named |= {name: prepared(tensor, torch.float32) for name, tensor in call.float32.items()}
+    with torch.set_grad_enabled(call.trains):
+        result = function(*tensors, **named, **call.options)
+        output: Tensor = result[0] if isinstance(result, tuple) else result
+    gradients = _gradients(output, [*tensors, *named.values()]) if call.trains else ()
+    return [output.detach(), *gradients]
+
+
+def _gradients(output: Tensor, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+    """Return the gradients of a weighted sum of the output; the weights are the same for every function."""
+    weights = torch.linspace(-1, 1, output.numel(), device=output.device).cos().view(output.shape)
+    return torch.autograd.grad((output.float() * weights).sum(), inputs)
+
+
+def _compared(name: str, found: list[Tensor], expected: list[Tensor]) -> KernelCheck:
+    errors = [
+        float((one.double() - other.double()).norm() / other.double().norm())
+        for one, other in zip(found, expected, strict=True)
+    ]
+    return KernelCheck(name=name, forward=errors[0], backward=max(errors[1:]) if errors[1:] else None)
+
+
+def _attention_check(
+    config: Any, attention: str, dtype: torch.dtype, device: torch.device, generator: torch.Generator
+) -> KernelCheck:
+    """Compare one attention layer of the model's sizes with the same layer in float32 and plain torch."""
+    from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5Attention
+
+    def layer(name: str, kind: torch.dtype) -> Any:
+        sizes = copy.deepcopy(config)
+        sizes.hidden_size, sizes._attn_implementation = CHANNELS, name  # noqa: SLF001 - how transformers names it
+        return Qwen3_5Attention(sizes, 0).to(device, kind)
+
+    first, second = layer(attention, dtype), layer("eager", torch.float32)
+    with torch.no_grad():
+        for parameter in first.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) / CHANNELS**0.5)
+    second.load_state_dict(first.state_dict())
+    hidden = torch.randn((ROWS, TOKENS, CHANNELS), generator=generator).to(dtype)
+    angles = torch.randn((ROWS, TOKENS, config.head_dim // 4), generator=generator).to(dtype)
+    mask = torch.full((TOKENS, TOKENS), -torch.inf, device=device).triu(1)[None, None]
+    results = []
+    for each, kind, shown in ((first, dtype, mask if attention == "eager" else None), (second, torch.float32, mask)):
+        own_hidden = hidden.to(device, kind).requires_grad_()
+        positions = angles.to(device, kind)
+        output = each(own_hidden, (positions.cos(), positions.sin()), shown)[0]
+        results.append([output.detach(), *_gradients(output, [own_hidden, *each.parameters()])])
+    return _compared(f"attention ({attention})", results[0], results[1])
