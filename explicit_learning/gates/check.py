@@ -235,7 +235,8 @@ def _image_tokens(inputs: Inputs, generation: Generation) -> ImageTokens | None:
     if inputs.data is None or inputs.model is None or inputs.data.faults:
         return None
     try:
-        return image_tokens_per_row(inputs.data, _resize_rules(inputs.model, generation))
+        rules = ResizeRules.of_model(inputs.model.folder, max_image_tokens=generation.max_image_tokens)
+        return image_tokens_per_row(inputs.data, rules)
     except (Refusal, ValueError):
         return None  # the check of the rows has reported it
 

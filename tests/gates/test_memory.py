@@ -204,7 +204,9 @@ def test_activations_are_what_autograd_keeps() -> None:
 
     from explicit_learning.training.policy import load_base
 
-    base = load_base(TINY, replace(plan().model, attn_implementation="sdpa", dtype="float32"), accelerator="cpu")
+    base = load_base(
+        TINY, replace(plan().model, attn_implementation="sdpa", dtype="float32"), accelerator="cpu", strict=True
+    )
     model = PeftModel.from_pretrained(base, str(ASSETS / "tiny-vlm" / "sft-adapter"), is_trainable=True)
     inner: Any = model.get_base_model().model
     adapters = [name for name, _ in model.named_parameters() if "lora_A" in name]
