@@ -41,6 +41,7 @@ COMMANDS = {
     "evaluate": "greedy evaluation of a run on its frozen evaluation rows",
     "lock": "compare the environment with the lock, or resolve the lock again",
     "contracts": "the CPU contract tests, in this environment or image",
+    "selftest": "everything that only this machine can show: devices, kernels, network, trainers",
     "doctor": "what this machine has, and what would fail on it",
 }
 
