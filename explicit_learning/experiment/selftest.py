@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.arms import ARMS as ARMS_TABLE
@@ -33,7 +34,6 @@ from explicit_learning.rundir.completion_marker import read_marker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from explicit_learning.inputs.sft_pass import SftPass
     from explicit_learning.launch.signals import StopRequest
@@ -114,10 +114,12 @@ def run_selftest(test: Selftest) -> None:
             break
         say(f"selftest {number} of {len(STEPS)}, {name}: {what}")
         started = time.monotonic()
+        faults: tuple[Fault, ...] = ()
+        measured: dict[str, Any] = {}
         try:
-            measured, faults = steps[name](test), ()
+            measured = steps[name](test)
         except Refusal as refusal:
-            measured, faults = {}, refusal.faults
+            faults = refusal.faults
         test.faults += faults
         test.results[name] = {"ok": not faults, "seconds": round(time.monotonic() - started, 1), **measured}
     write_json(test.out / RESULT, {"accelerator": test.accelerator, "steps": test.results})
@@ -163,7 +165,7 @@ def _claim(out: Path) -> None:
         )
 
 
-# --- steps --------------------------------------------------------------------------------------------------------------
+# --- steps ----------------------------------------------------------------------------------------------------------
 
 
 def _devices(test: Selftest) -> dict[str, Any]:
@@ -223,7 +225,7 @@ def _bare(name: str, arm: str) -> Callable[[Selftest], dict[str, Any]]:
     return step
 
 
-# --- children -----------------------------------------------------------------------------------------------------------
+# --- children -------------------------------------------------------------------------------------------------------
 
 
 def _model(test: Selftest) -> Path:
@@ -287,9 +289,9 @@ def _ask(test: Selftest, command: list[str]) -> None:
         )
 
 
-def _child(test: Selftest, name: str, **arguments: Any) -> dict[str, Any]:
+def _child(test: Selftest, name: str, **arguments: str | int) -> dict[str, Any]:
     """Measure one thing in a process with a rank's environment, and return what it printed."""
-    plan = arguments.get("plan") or _any_plan(test)
+    plan = Path(str(arguments["plan"])) if "plan" in arguments else _any_plan(test)
     environment = rank_environment(load_plan(plan), os.environ).variables
     done = subprocess.run(  # noqa: S603 - the program itself
         [sys.executable, "-m", "explicit_learning.training.selftest", name],

@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.multiprocessing.spawn import spawn
 
 from explicit_learning.errors import Refusal
 from explicit_learning.files.progress import say
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from explicit_learning.plan.typed_plan import Plan
 
 ELEMENTS = 16 * 2**20  # of float32: 64 MiB, the size of a large gradient bucket
@@ -66,7 +69,7 @@ def all_reduce(accelerator: str, ranks: int) -> dict[str, Any]:
         RuntimeError: If a rank gets another sum than n (n + 1) / 2.
     """
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(partial(_reduce, accelerator=accelerator, ranks=ranks, folder=folder), nprocs=ranks)
+        spawn(partial(_reduce, accelerator=accelerator, ranks=ranks, folder=folder), nprocs=ranks)
         seconds = [float(Path(folder, f"seconds-{rank}").read_text("ascii")) for rank in range(ranks)]
     return {"ranks": ranks, "bytes": 4 * ELEMENTS, "longest_seconds": max(seconds)}
 
@@ -115,7 +118,7 @@ def bare(kind: str, plan: str) -> dict[str, Any]:
         "tokens": int(tokens),
         "seconds_in_training": round(seconds, 3),
         "tokens_per_second": round(tokens / seconds, 1),
-        "peak_bytes": phases.peak_bytes,
+        "peak_bytes": phases.peak_memory_bytes(),
     }
 
 
@@ -123,7 +126,7 @@ def _trainer(kind: str, plan: Plan, paths: Any, policy: Any, folder: str) -> Any
     from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
     optimisation = plan.optimisation
-    shared = {
+    shared: dict[str, Any] = {
         "output_dir": folder,
         "max_steps": optimisation.max_steps,
         "per_device_train_batch_size": optimisation.per_device_batch_size,
@@ -138,7 +141,11 @@ def _trainer(kind: str, plan: Plan, paths: Any, policy: Any, folder: str) -> Any
         "remove_unused_columns": False,
         "logging_steps": optimisation.max_steps,
     }
-    common = {"model": policy.model, "processing_class": policy.processor, "train_dataset": _rows(plan, paths)}
+    common: dict[str, Any] = {
+        "model": policy.model,
+        "processing_class": policy.processor,
+        "train_dataset": _rows(plan, paths),
+    }
     if kind == "sft":
         return SFTTrainer(args=SFTConfig(**shared, max_length=None, completion_only_loss=True), **common)
     generation = plan.generation
@@ -149,10 +156,10 @@ def _trainer(kind: str, plan: Plan, paths: Any, policy: Any, folder: str) -> Any
         chat_template_kwargs={"enable_thinking": False},
         use_vllm=False,
     )
-    return GRPOTrainer(reward_funcs=[_length], args=args, **common)
+    return GRPOTrainer(reward_funcs=[_parity], args=args, **common)
 
 
-def _length(completion_ids: list[list[int]], **_: Any) -> list[float]:
+def _parity(completion_ids: list[list[int]], **_: Any) -> list[float | None]:
     """Give a reward that differs within a group, so that there is a gradient."""
     return [float(sum(ids) % 2) for ids in completion_ids]
 
@@ -197,7 +204,7 @@ def _rows(plan: Plan, paths: Any) -> Any:
     )
 
 
-MEASUREMENTS = {
+MEASUREMENTS: dict[str, Callable[..., dict[str, Any]]] = {
     "devices": devices,
     "kernels": kernels,
     "all-reduce": all_reduce,
