@@ -3,7 +3,8 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint image image-cpu image-twice sif test-image image-full-debian test-sif test-nodes test-kernels test-compile run
+.PHONY: help env demo rehearsal test lint image image-cpu image-twice image-full-debian sif test-image test-sif test-nodes \
+    test-kernels test-compile run
 
 # A CPU rank's settings (docs/upstream.md): page faults otherwise cost most of a step's time, and two OpenMP threads on
 # two busy cores are slower than one. Tests are about the CPU, whatever the machine has.
@@ -20,6 +21,10 @@ env: ## make the environment if needed; the last line is the path of its Python
 
 demo: ## the whole story on a CPU; options in ARGS, such as ARGS='--quick'
 	@exec ./bin/el demo $(ARGS)
+
+rehearsal: ## real training at real size on a CPU: an hour and 20 GB, or with SIZE=small a few minutes; folder in OUT
+	@python="$$(./tools/environment.sh)"; \
+	exec "$$python" -m benchmarks.rehearsal --size $(or $(SIZE),full) $(if $(OUT),--out "$(OUT)")
 
 test: ## lint, then the fast tests, whatever lint says; options for pytest in ARGS
 	@failed=0; $(MAKE) --no-print-directory lint || failed=1; \

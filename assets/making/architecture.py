@@ -8,12 +8,18 @@ gated-delta layer, because its CPU fallback is a slow loop.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from transformers import Qwen3_5ForConditionalGeneration, Qwen3_5Tokenizer, Qwen3VLProcessor
+    from transformers import (
+        GenerationConfig,
+        Qwen3_5Config,
+        Qwen3_5ForConditionalGeneration,
+        Qwen3_5Tokenizer,
+        Qwen3VLProcessor,
+    )
 
-__all__ = ["make_model", "make_processor"]
+__all__ = ["make_config", "make_generation_config", "make_model", "make_processor"]
 
 HIDDEN = 96
 VISION_HIDDEN = 64
@@ -22,13 +28,21 @@ PATCH = 16
 MERGE = 2
 VOCABULARY_MULTIPLE = 64
 CONTEXT = 1024
+CELL_PIXELS = (PATCH * MERGE) ** 2
 
 
-def make_processor(tokenizer: Qwen3_5Tokenizer) -> Qwen3VLProcessor:
-    """Return Qwen3VLProcessor with Qwen3.5's patch size; the smallest image is 32x32 pixels."""
+def make_processor(
+    tokenizer: Qwen3_5Tokenizer, *, least_pixels: int = CELL_PIXELS, most_pixels: int = CELL_PIXELS * CONTEXT // 2
+) -> Qwen3VLProcessor:
+    """Return Qwen3VLProcessor with Qwen3.5's patch size; an image token stands for 32x32 pixels.
+
+    Args:
+        tokenizer: The tokenizer, with its chat template.
+        least_pixels: Smaller images are enlarged to this many pixels.
+        most_pixels: Larger images are reduced to this many pixels.
+    """
     from transformers import Qwen2VLImageProcessor, Qwen3VLProcessor, Qwen3VLVideoProcessor
 
-    cell = (PATCH * MERGE) ** 2
     shared = {
         "patch_size": PATCH,
         "merge_size": MERGE,
@@ -36,7 +50,7 @@ def make_processor(tokenizer: Qwen3_5Tokenizer) -> Qwen3VLProcessor:
         "image_mean": [0.5, 0.5, 0.5],
         "image_std": [0.5, 0.5, 0.5],
     }
-    limits = {"shortest_edge": cell, "longest_edge": cell * CONTEXT // 2}
+    limits = {"shortest_edge": least_pixels, "longest_edge": most_pixels}
     return Qwen3VLProcessor(
         image_processor=Qwen2VLImageProcessor(size=limits, **shared),
         video_processor=Qwen3VLVideoProcessor(size=limits, **shared),
@@ -47,13 +61,12 @@ def make_processor(tokenizer: Qwen3_5Tokenizer) -> Qwen3VLProcessor:
 
 def make_model(tokenizer: Qwen3_5Tokenizer) -> Qwen3_5ForConditionalGeneration:
     """Return the untrained model, initialised from torch's global generator, in float32."""
-    from transformers import GenerationConfig, Qwen3_5Config, Qwen3_5ForConditionalGeneration
+    from transformers import Qwen3_5ForConditionalGeneration
 
-    token = tokenizer.convert_tokens_to_ids
-    rows = -(-len(tokenizer) // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
-    config = Qwen3_5Config(
-        text_config={
-            "vocab_size": rows,
+    config = make_config(
+        tokenizer,
+        text={
+            "vocab_size": -(-len(tokenizer) // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE,
             "hidden_size": HIDDEN,
             "intermediate_size": 2 * HIDDEN,
             "num_hidden_layers": 3,
@@ -66,9 +79,6 @@ def make_model(tokenizer: Qwen3_5Tokenizer) -> Qwen3_5ForConditionalGeneration:
             "linear_key_head_dim": HEAD,
             "linear_value_head_dim": HEAD,
             "max_position_embeddings": CONTEXT,
-            # vLLM reads it from here, not from the top level.
-            "tie_word_embeddings": True,
-            "mamba_ssm_dtype": "float32",
             "rope_parameters": {
                 "rope_type": "default",
                 "rope_theta": 10000.0,
@@ -76,19 +86,46 @@ def make_model(tokenizer: Qwen3_5Tokenizer) -> Qwen3_5ForConditionalGeneration:
                 "mrope_section": [4, 2, 2],
                 "mrope_interleaved": True,
             },
-            "eos_token_id": token("<|im_end|>"),
-            "pad_token_id": token("<|endoftext|>"),
         },
-        vision_config={
+        vision={
             "depth": 2,
             "hidden_size": VISION_HIDDEN,
             "intermediate_size": 2 * VISION_HIDDEN,
             "num_heads": 2,
+            "num_position_embeddings": 64,
+        },
+    )
+    model = Qwen3_5ForConditionalGeneration(config)
+    model.generation_config = make_generation_config(tokenizer)
+    return model
+
+
+def make_config(tokenizer: Qwen3_5Tokenizer, *, text: dict[str, Any], vision: dict[str, Any]) -> Qwen3_5Config:
+    """Return a configuration of the architecture, with what does not depend on its size.
+
+    Args:
+        tokenizer: The tokenizer, whose special tokens are Qwen3.5's.
+        text: The language model's own settings.
+        vision: The vision tower's own settings.
+    """
+    from transformers import Qwen3_5Config
+
+    token = tokenizer.convert_tokens_to_ids
+    return Qwen3_5Config(
+        text_config={
+            # vLLM reads it from here, not from the top level.
+            "tie_word_embeddings": True,
+            "mamba_ssm_dtype": "float32",
+            "eos_token_id": token("<|im_end|>"),
+            "pad_token_id": token("<|endoftext|>"),
+            **text,
+        },
+        vision_config={
             "patch_size": PATCH,
             "spatial_merge_size": MERGE,
             "temporal_patch_size": 2,
-            "out_hidden_size": HIDDEN,
-            "num_position_embeddings": 64,
+            "out_hidden_size": text["hidden_size"],
+            **vision,
         },
         image_token_id=token("<|image_pad|>"),
         video_token_id=token("<|video_pad|>"),
@@ -96,8 +133,13 @@ def make_model(tokenizer: Qwen3_5Tokenizer) -> Qwen3_5ForConditionalGeneration:
         vision_end_token_id=token("<|vision_end|>"),
         tie_word_embeddings=True,
     )
-    model = Qwen3_5ForConditionalGeneration(config)
-    model.generation_config = GenerationConfig(
+
+
+def make_generation_config(tokenizer: Qwen3_5Tokenizer) -> GenerationConfig:
+    """Return the tokens that end a completion and fill a row, as the model's own settings name them."""
+    from transformers import GenerationConfig
+
+    token = tokenizer.convert_tokens_to_ids
+    return GenerationConfig(
         eos_token_id=[token("<|im_end|>"), token("<|endoftext|>")], pad_token_id=token("<|endoftext|>")
     )
-    return model

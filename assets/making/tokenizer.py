@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from transformers import Qwen3_5Tokenizer
 
-__all__ = ["SPECIAL_TOKENS", "make_tokenizer"]
+__all__ = ["SPECIAL_TOKENS", "make_tokenizer", "tokenizer_of"]
 
 # Qwen3.5's control tokens that can occur in prompts or in checks, in Qwen's order.
 SPECIAL_TOKENS = (
@@ -61,7 +61,7 @@ def corpus() -> Iterator[str]:
 
 def make_tokenizer(chat_template: str) -> Qwen3_5Tokenizer:
     """Learn the merges and return the tokenizer with its special tokens and chat template."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import Qwen3_5Tokenizer
 
     # The training uses the normaliser and pre-tokeniser of an empty instance.
@@ -81,9 +81,23 @@ def make_tokenizer(chat_template: str) -> Qwen3_5Tokenizer:
         ),
     )
     learnt = json.loads(learner.to_str())["model"]
+    return tokenizer_of(learnt["vocab"], [tuple(pair) for pair in learnt["merges"]], chat_template)
+
+
+def tokenizer_of(vocabulary: dict[str, int], merges: list[tuple[str, str]], chat_template: str) -> Qwen3_5Tokenizer:
+    """Return Qwen3.5's tokenizer over a vocabulary, with its special tokens behind it.
+
+    Args:
+        vocabulary: Tokens in byte-level notation, and their ids.
+        merges: Pairs of tokens that are merged, the first first.
+        chat_template: How messages are rendered.
+    """
+    from tokenizers import AddedToken
+    from transformers import Qwen3_5Tokenizer
+
     tokenizer = Qwen3_5Tokenizer(
-        vocab=learnt["vocab"],
-        merges=[tuple(pair) for pair in learnt["merges"]],
+        vocab=vocabulary,
+        merges=merges,
         unk_token=None,
         eos_token=AddedToken("<|im_end|>", special=True, normalized=False),
         pad_token=AddedToken("<|endoftext|>", special=True, normalized=False),

@@ -22,11 +22,12 @@ main=$(./tools/environment.sh | tail -n 1)
 entries() { awk -v name="^($1)==" '$0 ~ name { on = 1 } on { print } on && !/\\$/ { on = 0 }' "$2"; } # PATTERN LOCK
 work=$(mktemp -d)
 trap 'rm -rf -- "$work"' EXIT
-entries 'ninja|wheel|nvidia-(cuda-.*|nvvm|nvjitlink|cu(blas|fft|rand|solver|sparse))' environment.lock >"$work/compilers.txt"
+entries 'ninja|wheel|nvidia-(cuda-.*|nvvm)' environment.lock >"$work/compilers.txt"
 entries 'causal-conv1d|flash-attn' environment.lock >"$work/sources.txt"
 entries torch environment.lock >"$work/torch.txt" # it is in the environment of the CPU lock, in the same version
 "$main" -c 'import sys; print(sys.version)' >"$work/python.txt"
 cache=${main%/*/bin/python}/compiled-$(cat -- "$work"/*.txt | sha256sum | cut -c 1-12)
+entries 'nvidia-(nvjitlink|cu(blas|fft|rand|solver|sparse))' environment.lock >>"$work/compilers.txt" # as torch pins them
 mkdir -p -- "$cache"
 cd -P -- "$cache" # ninja compiles again what another path was given to
 cache=$PWD

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Converts the CPU image with Apptainer and runs the smoke plan from the SIF: read-only, without network, under another
-# uid, and without the host's environment. Phase 1 stops at a checkpoint with 75, phase 2 proves that it resumed from it.
+# uid, and without the host's environment. Phase 1 stops at a checkpoint with 75, phase 2 proves that it resumed from it,
+# phase 3 that an uninterrupted run computes the same.
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.."
 deploy/image/sif.sh cpu
@@ -21,4 +22,5 @@ holds "$(cat build/image/el-cpu.manifest)" "$work/smoke/training-complete.json"
 for audit in "$work"/smoke/resume-audits/*.json; do
     holds '"passed": true' "$audit"
 done
+holds '"equal": true' "$work/smoke/smoke-output-comparison.json"
 echo "the smoke plan passed in $sif"

@@ -36,11 +36,12 @@ COMMANDS = {
     "freeze": "turn a draft into a frozen plan",
     "check": "check a plan against everything it names, and train nothing",
     "run": "check, launch, train, finalise; the same command again resumes",
-    "smoke": "stop a short run at step 5, resume it in a new process, and prove that nothing was lost",
+    "smoke": "stop a short run at step 5, resume it in a new process, and compare it with an uninterrupted run",
     "experiment": "arms x seeds on one dataset; the same command again resumes",
     "evaluate": "greedy evaluation of a run on its frozen evaluation rows",
     "lock": "compare the environment with the lock, or resolve the lock again",
     "contracts": "the CPU contract tests, in this environment or image",
+    "selftest": "everything that only this machine can show: devices, kernels, network, trainers",
     "doctor": "what this machine has, and what would fail on it",
 }
 

@@ -1,4 +1,4 @@
-"""`el smoke PLAN`: a short run that is stopped at step 5, resumed by another process, and proves what it restored."""
+"""`el smoke PLAN`: a short run that is stopped at step 5, resumed by another process, and compared with a third."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    """Run both phases, and print what was proven."""
+    """Run all phases, and print what was proven."""
     stop = StopRequest()
     stop_signals_to(stop)
     done = run_smoke(
@@ -43,7 +43,15 @@ def run(args: argparse.Namespace) -> ExitCode:
         count_steps=_count_steps,
         options=accept_options(args),
     )
-    return answer([], as_json=args.json, run=str(done.run), plan=str(done.plan), audit=str(done.audit))
+    return answer(
+        [],
+        as_json=args.json,
+        run=str(done.run),
+        plan=str(done.plan),
+        audit=str(done.audit),
+        comparison=None if done.comparison is None else str(done.comparison),
+        outputs_equal=done.outputs_equal,
+    )
 
 
 def _count_steps(plan: dict[str, Any], steps: int) -> SftPass:

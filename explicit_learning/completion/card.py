@@ -10,6 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.arms import ARMS
+from explicit_learning.completion.grade import promise
 from explicit_learning.completion.launches import differences, machines_of, shortened
 from explicit_learning.completion.marker import UNCHANGED, last_values
 from explicit_learning.files.typed_json import to_json
@@ -75,6 +76,10 @@ checkout of commit `{code.commit}`:{_other_code(finished.launches)}
 or in the image that was built from the same lock:
 
     {_docker(plan)}
+
+## How exactly
+
+{promise(plan)}
 
 ## Identities
 

@@ -136,6 +136,7 @@ def record_end(
             peak_reserved_bytes=outcome.peak_reserved_bytes,
             device_seconds=outcome.device_seconds,
             gpu=outcome.gpu,
+            phases=outcome.phases,
         )
         for rank, outcome in enumerate(outcomes)
     )

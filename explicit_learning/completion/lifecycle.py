@@ -12,10 +12,10 @@ import logging
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from explicit_learning.completion.card import model_card
+from explicit_learning.completion.finished_run import read_finished_run
 from explicit_learning.completion.launch_end import (
     LaunchEnd,
     agreed_status,
@@ -26,7 +26,6 @@ from explicit_learning.completion.launch_end import (
 )
 from explicit_learning.completion.launches import other_gpus, record_end
 from explicit_learning.completion.marker import UNCHANGED, FinishedRun, add_up_launches, build_marker, count_run
-from explicit_learning.completion.recount import recount_rank
 from explicit_learning.completion.rules import broken_completion_rules
 from explicit_learning.completion.smoke_proof import broken_smoke_rules
 from explicit_learning.errors import Context, ExitCode, Refusal
@@ -36,8 +35,6 @@ from explicit_learning.files.limits import noted_limits
 from explicit_learning.files.os_errors import write_fault
 from explicit_learning.files.progress import say
 from explicit_learning.gates.resume import check_resume
-from explicit_learning.inputs.frozen_rows import read_frozen_slots
-from explicit_learning.model_files.tensors import file_tensors_sha256
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.checkpoint_mark import verify_checkpoint
@@ -50,12 +47,11 @@ from explicit_learning.rundir.checkpoints import (
 )
 from explicit_learning.rundir.completion_marker import read_marker, write_marker
 from explicit_learning.rundir.events import GatesRecord, append_event
-from explicit_learning.rundir.launches import read_launches
+from explicit_learning.rundir.output_comparison import compared_run
 from explicit_learning.rundir.owner import OTHER_FOLDER, require_own_folder
 from explicit_learning.rundir.resume_audit import read_audits
 from explicit_learning.rundir.run_manifest import (
     amend_completed,
-    changed_plan_faults,
     create_run_manifest,
     read_run_manifest,
     set_status,
@@ -64,14 +60,13 @@ from explicit_learning.rundir.run_manifest import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
-    from explicit_learning.completion.recount import RankRecount
     from explicit_learning.errors import Fault
     from explicit_learning.plan.typed_plan import Plan
     from explicit_learning.rundir.launch_manifest import LaunchManifest
-    from explicit_learning.rundir.launches import Launch, Machine
+    from explicit_learning.rundir.launches import Machine
     from explicit_learning.rundir.outcome import RankOutcome
-    from explicit_learning.rundir.rank_report import RankReport
     from explicit_learning.rundir.run_manifest import RunManifest
 
 __all__ = ["Preparation", "after_ranks", "prepare_run"]
@@ -150,7 +145,8 @@ def prepare_run(
         checkpoint = newest_complete(run)
         if checkpoint is not None:
             verify_checkpoint(run / checkpoint, plan, run_manifest_sha256=manifest.run_manifest_sha256)
-        faults, _ = check_resume(run, machine.platform, plan.hardware, accepted=accept_changes)
+        compared = compared_run(run, plan.frozen_config_sha256)
+        faults, _ = check_resume(compared or run, machine.platform, plan.hardware, accepted=accept_changes)
         if faults:
             raise Refusal(faults)
         action: Literal["fresh", "resume"] = "fresh" if checkpoint is None else "resume"
@@ -253,10 +249,13 @@ def after_ranks(manifest: LaunchManifest, outcomes: Sequence[RankOutcome]) -> La
     code = exit_code_of_ranks(status, outcomes)
     broken: tuple[Fault, ...] = ()
     try:
-        if status == "completed":
-            _complete(manifest, outcomes)
-        else:
+        if status != "completed":
             set_status(run, status)
+        elif manifest.uninterrupted:
+            _finished(manifest, outcomes)
+            set_status(run, "stopped")  # only the run that it is compared with becomes complete
+        else:
+            _complete(_finished(manifest, outcomes))
     except Refusal as refusal:
         broken, code = refusal.faults, refusal.exit_code
     except OSError as error:
@@ -305,23 +304,20 @@ def _show(*faults: Fault) -> None:
             say(str(fault))
 
 
-def _complete(manifest: LaunchManifest, outcomes: Sequence[RankOutcome]) -> None:
-    """Check the completion rules, then write model card, marker and amendment, in this order."""
-    run, plan = manifest.run, manifest.plan
-    finished = FinishedRun(
-        run=run,
-        plan=plan,
-        run_manifest=_unchanged_manifest(manifest),
-        recounts=_recounts(manifest) if plan.samples else [],
-        reports=_reports(outcomes),
-        adapter_tensors_sha256=_adapter_tensors(run),
-        launches=_launches(manifest),
-    )
+def _finished(manifest: LaunchManifest, outcomes: Sequence[RankOutcome]) -> FinishedRun:
+    """Return the run, whose ranks reached the last step, if it keeps all completion rules."""
+    finished = read_finished_run(manifest, outcomes)
     faults = broken_completion_rules(
-        plan, finished.recounts, finished.reports, adapter_tensors_sha256=finished.adapter_tensors_sha256
+        manifest.plan, finished.recounts, finished.reports, adapter_tensors_sha256=finished.adapter_tensors_sha256
     )
     if faults := faults + broken_smoke_rules(manifest):
         raise Refusal(faults)
+    return finished
+
+
+def _complete(finished: FinishedRun) -> None:
+    """Write model card, marker and amendment, in this order."""
+    run = finished.run
     counts = count_run(finished)
     totals = add_up_launches(finished)
     write_text(run / layout.FINAL_ADAPTER / layout.MODEL_CARD, model_card(finished, counts, totals.compute))
@@ -337,65 +333,3 @@ def _complete(manifest: LaunchManifest, outcomes: Sequence[RankOutcome]) -> None
         running_dirty=finished.code.dirty,
         marker_sha256=sha256,
     )
-
-
-def _recounts(manifest: LaunchManifest) -> list[RankRecount]:
-    """Return the recount of each rank of an RL run."""
-    run, plan = manifest.run, manifest.plan
-    base_ids = {slot.slot_id: slot.base_id for slot in read_frozen_slots(Path(manifest.paths.dataset), plan)}
-    return [recount_rank(run, plan, rank, base_ids=base_ids) for rank in range(plan.hardware.world_size)]
-
-
-def _unchanged_manifest(manifest: LaunchManifest) -> RunManifest:
-    """Return the run manifest, if it and the plan are still those that the ranks were started with."""
-    found, expected = read_run_manifest(manifest.run), manifest.run_manifest_sha256
-    if found.run_manifest_sha256 != expected:
-        raise CONTEXT.refusal(
-            file=manifest.run / layout.RUN_MANIFEST,
-            found=found.run_manifest_sha256,
-            expected=expected,
-            fix=f"restore {layout.RUN_MANIFEST} from a copy: it was changed during the run; or {OTHER_FOLDER}",
-        )
-    if faults := changed_plan_faults(manifest.run, found):
-        raise Refusal(faults)
-    return found
-
-
-def _launches(manifest: LaunchManifest) -> tuple[Launch, ...]:
-    """Return the run's launches, if the last is the one that the ranks belong to."""
-    launches = read_launches(manifest.run)
-    if not launches or launches[-1].start.launch_id != manifest.launch_id:
-        raise CONTEXT.refusal(
-            file=manifest.run / layout.LAUNCHES,
-            found=f"no record of the launch {manifest.launch_id}, which completed the run, as the last",
-            expected="a record of every launch",
-            fix=f"restore the folder {layout.LAUNCHES}/ from a copy: it was changed during the run; or {OTHER_FOLDER}",
-        )
-    return launches
-
-
-def _reports(outcomes: Sequence[RankOutcome]) -> list[RankReport]:
-    """Return what every rank measured."""
-    reports = [outcome.report for outcome in outcomes if outcome.report is not None]
-    if len(reports) < len(outcomes):
-        missing = [rank for rank, outcome in enumerate(outcomes) if outcome.report is None]
-        raise CONTEXT.refusal(
-            found=f"no report of ranks {missing}, which completed the run",
-            expected="a report of every rank",
-            fix="report this as a defect (CONTRIBUTING.md says where): the trainer must measure before it returns",
-            exit_code=ExitCode.INTERNAL,
-        )
-    return reports
-
-
-def _adapter_tensors(run: Path) -> str:
-    path = run / layout.FINAL_ADAPTER / layout.ADAPTER_WEIGHTS
-    if not path.is_file():
-        raise CONTEXT.refusal(
-            file=path,
-            found="no such file",
-            expected="the final adapter",
-            fix="report this as a defect (CONTRIBUTING.md says where): the trainer must save it before it returns",
-            exit_code=ExitCode.INTERNAL,
-        )
-    return file_tensors_sha256(path)

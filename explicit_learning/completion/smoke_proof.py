@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["broken_smoke_rules", "resume_probe"]
 
 FIX = "start the smoke run again (--out): it did not prove that its state was restored"
+ONCE_MORE = "run `el smoke` again with the same folder (--out): it trains the plan from the beginning"
 CONTEXT = Context(gate="completion", fix=FIX, exit_code=ExitCode.INTERNAL)
 
 
@@ -54,6 +55,8 @@ def resume_probe(run: Path) -> ResumeProbe | None:
 def broken_smoke_rules(manifest: LaunchManifest) -> list[Fault]:
     """Return a fault for everything that a finished launch of a smoke run did not prove; none for a main run.
 
+    The launch that trains a smoke plan without an interruption must have begun at step 0.
+
     Args:
         manifest: The launch manifest of the launch that reached the last step.
 
@@ -64,6 +67,11 @@ def broken_smoke_rules(manifest: LaunchManifest) -> list[Fault]:
     plan, boundary = manifest.plan, layout.checkpoint_name(SMOKE_STOP_STEP)
     if plan.run_mode != "smoke":
         return []
+    if manifest.uninterrupted:
+        if manifest.resume_checkpoint is None:
+            return []
+        found, expected = f"the last launch resumed {manifest.resume_checkpoint}", "one launch, from step 0"
+        return [CONTEXT.fault(pointer="/resume_checkpoint", found=found, expected=expected, fix=ONCE_MORE)]
     faults = []
     if manifest.resume_checkpoint != boundary:
         found = f"the last launch started at {manifest.resume_checkpoint or 'step 0'}"

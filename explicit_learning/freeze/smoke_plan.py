@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.inputs.sft_pass import SftPass
 
-__all__ = ["SMOKE_SUFFIX", "smoke_plan", "write_smoke_plan"]
+__all__ = ["SMOKE_SUFFIX", "move_paths", "smoke_plan", "write_smoke_plan"]
 
 CONTEXT = Context(gate="smoke", exit_code=ExitCode.OUTPUT)
 SMOKE_SUFFIX = "-smoke"
@@ -62,7 +62,7 @@ def smoke_plan(
     plan = {name: copy.deepcopy(value) for name, value in main.items() if not name.startswith("$")}
     plan["run_id"] += SMOKE_SUFFIX
     plan["run_mode"] = "smoke"
-    _move(plan, lambda path: str((file.resolve().parent / path).resolve()))
+    move_paths(plan, lambda path: str((file.resolve().parent / path).resolve()))
     optimisation, objective = plan["optimisation"], plan["objective"]
     cycle = 1
     if objective is not None:
@@ -78,7 +78,7 @@ def smoke_plan(
     else:
         optimisation["max_steps"] = steps
         plan["budget"]["max_completion_tokens_per_run"] = Geometry.of_document(plan).token_bound(steps)
-    _move(plan, lambda path: Path(os.path.relpath(path, out.resolve().parent)).as_posix())
+    move_paths(plan, lambda path: Path(os.path.relpath(path, out.resolve().parent)).as_posix())
     plan[FROZEN] = frozen_config_sha256(plan)
     faults = validate(plan, "plan", gate=CONTEXT.gate, file=str(file))
     if faults := faults + broken_rules(plan, faults, gate=CONTEXT.gate, file=str(file)):
@@ -111,7 +111,7 @@ def write_smoke_plan(plan: dict[str, Any], out: Path) -> None:
         raise Refusal(write_fault(error, out)) from None
 
 
-def _move(plan: dict[str, Any], place: Callable[[str], str]) -> None:
+def move_paths(plan: dict[str, Any], place: Callable[[str], str]) -> None:
     """Rewrite every path of a plan, in place."""
     for *groups, last in PATHS:
         holder: Any = plan

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.data.image_grid import ResizeRules
 from explicit_learning.errors import Refusal
+from explicit_learning.gates.compiler import check_compiler
 from explicit_learning.gates.disk import check_disk, estimate_run_bytes
 from explicit_learning.gates.environment import check_environment
 from explicit_learning.gates.hardware import check_hardware
@@ -37,6 +38,7 @@ from explicit_learning.plan.geometry import Geometry
 from explicit_learning.plan.reading import FROZEN
 from explicit_learning.plan.typed_plan import Generation, Hardware, Lora, Model, Objective, Optimisation
 from explicit_learning.rundir.layout import COMPLETION_MARKER
+from explicit_learning.rundir.output_comparison import compared_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from explicit_learning.errors import Fault
     from explicit_learning.gates.memory import RankMemory
     from explicit_learning.gates.nvml import Inventory
+    from explicit_learning.inputs.base_model import BaseModel
     from explicit_learning.inputs.data import ImageTokens
     from explicit_learning.inputs.named import Inputs
     from explicit_learning.plan.reading import PlanDocument
@@ -120,42 +123,26 @@ def check_plan(
     faults += [*check_trackers(os.environ), *check_temporary_folder()]
     inputs = read_frozen_inputs(document)
     faults += inputs.faults
-    platform: Platform | None = None
-    memory: RankMemory | None = None
-    near: list[str] = []
-    if hardware := document.group("hardware", Hardware):
-        inventory = read_inventory()
-        faults += check_hardware(hardware, file=str(document.path), nodes=nodes, inventory=inventory)
-        faults += _kernel_faults(document, hardware.ranks_per_node(nodes), inventory)
-        if hardware.accelerator == "cuda":
-            need = shm_need(inventory, local_ranks=hardware.ranks_per_node(nodes), nodes=nodes, environ=os.environ)
-            faults += check_shm(need, file=str(document.path))
-        platform = measure_platform(
-            accelerator=hardware.accelerator,
-            local_ranks=hardware.ranks_per_node(nodes),
-            environ=os.environ,
-            inventory=inventory,
-        )
-        memory, unfit, near = _memory(document, inputs, nodes, inventory)
-        faults += unfit
+    machine = _examined_machine(document, inputs, nodes)
+    faults += machine.faults
     accepted: list[str] = []
     if out is not None:
         if overlap := output_faults(out, inputs_of_plan(document), option="--out"):
             faults += overlap  # nothing is tried there
         elif document.is_sound(FROZEN):
-            unfit, accepted = _run_folder(document, out, platform, node=node, accepted=accept_changes)
+            unfit, accepted = _run_folder(document, out, machine.platform, node=node, accepted=accept_changes)
             named = any(fault.gate == "environment" for fault in faults)  # the lock decides about libraries
             faults += [each for each in unfit if not (named and LIBRARIES in (each.pointer or ""))]
         faults += _disk_faults(document, out)
-    warnings = [*document.warnings, *inputs.warnings, *near, *accepted]
+    warnings = [*document.warnings, *inputs.warnings, *machine.warnings, *accepted]
     if code is not None and document.is_sound("code_commit"):
         warnings += code_warnings(code, frozen_commit=document.raw["code_commit"])
     return Checked(
         document=document,
         faults=tuple(faults),
         known_code=code,
-        known_platform=platform,
-        memory=memory,
+        known_platform=machine.platform,
+        memory=machine.memory,
         warnings=tuple(warnings),
         not_checked=inputs.not_checked,
     )
@@ -169,7 +156,11 @@ def _run_folder(
     hardware = document.group("hardware", Hardware)
     if faults or platform is None or hardware is None or (out / COMPLETION_MARKER).exists():
         return faults, []
-    return check_resume(out, platform, hardware, node=node, accepted=accepted)
+    try:
+        compared = compared_run(out, document.raw[FROZEN])
+    except Refusal as refusal:
+        return list(refusal.faults), []
+    return check_resume(compared or out, platform, hardware, node=node, accepted=accepted)
 
 
 def _environment_faults(document: PlanDocument) -> list[Fault]:
@@ -178,6 +169,48 @@ def _environment_faults(document: PlanDocument) -> list[Fault]:
     lock_sha256, file = document.raw["environment_lock_sha256"], str(document.path)
     # An image of another lock differs from the plan's in every second package: one fault is enough.
     return check_image(lock_sha256, file=file) or check_environment(find_lock(lock_sha256, file=file))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Machine:
+    """What was found of the machine that a plan would run on."""
+
+    faults: list[Fault]
+    warnings: list[str]
+    platform: Platform | None = None
+    memory: RankMemory | None = None
+
+
+def _examined_machine(document: PlanDocument, inputs: Inputs, nodes: int) -> _Machine:
+    """Compare this machine with what the plan asks for, as far as the plan says it."""
+    machine = _Machine(faults=[], warnings=[])
+    hardware, file = document.group("hardware", Hardware), str(document.path)
+    if hardware is None:
+        return machine
+    inventory, ranks = read_inventory(), hardware.ranks_per_node(nodes)
+    machine.faults += check_hardware(hardware, file=file, nodes=nodes, inventory=inventory)
+    machine.faults += _kernel_faults(document, ranks, inventory)
+    if hardware.accelerator == "cuda":
+        need = shm_need(inventory, local_ranks=ranks, nodes=nodes, environ=os.environ)
+        machine.faults += check_shm(need, file=file)
+        machine.faults += check_compiler(os.environ, file=file)
+    machine.platform = measure_platform(
+        accelerator=hardware.accelerator, local_ranks=ranks, environ=os.environ, inventory=inventory
+    )
+    if document.plan is not None and inputs.model is not None:
+        machine.memory = rank_memory(
+            document.plan,
+            inputs.model.folder,
+            images=_image_tokens(inputs, document.plan.generation),
+            nodes=nodes,
+            environ=os.environ,
+            inventory=inventory,
+        )
+    if machine.memory is not None:
+        unfit, near = check_memory(machine.memory, file=file)
+        machine.faults += unfit
+        machine.warnings += near
+    return machine
 
 
 def _kernel_faults(document: PlanDocument, ranks: int, inventory: Inventory | NvmlUnavailable) -> list[Fault]:
@@ -193,23 +226,8 @@ def _kernel_faults(document: PlanDocument, ranks: int, inventory: Inventory | Nv
     return check_kernels(gpus, strict=document.raw.get("determinism") == "strict", baked=baked)
 
 
-def _memory(
-    document: PlanDocument, inputs: Inputs, nodes: int, inventory: Inventory | NvmlUnavailable
-) -> tuple[RankMemory | None, list[Fault], list[str]]:
-    """Estimate a rank's memory, if plan and model are in order; return it with faults and warnings."""
-    if document.plan is None or inputs.model is None:
-        return None, [], []
-    memory = rank_memory(
-        document.plan,
-        inputs.model.folder,
-        images=_image_tokens(inputs, document.plan.generation),
-        nodes=nodes,
-        environ=os.environ,
-        inventory=inventory,
-    )
-    if memory is None:
-        return None, [], []
-    return memory, *check_memory(memory, file=str(document.path))
+def _resize_rules(model: BaseModel, generation: Generation) -> ResizeRules:
+    return ResizeRules.of_model(model.folder, max_image_tokens=generation.max_image_tokens)
 
 
 def _image_tokens(inputs: Inputs, generation: Generation) -> ImageTokens | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.errors import Fault, Refusal
 from explicit_learning.files.typed_json import to_json
+from explicit_learning.gates.compiler import check_compiler
 from explicit_learning.gates.disk import existing_ancestor
 from explicit_learning.gates.environment import check_environment
 from explicit_learning.gates.hardware import check_hardware
@@ -127,6 +128,7 @@ def examine() -> Findings:
         gpu_faults=[
             *gpu_environment,
             *check_hardware(_any_hardware("cuda"), inventory=inventory),
+            *check_compiler(os.environ),
             *common,
         ],
     )

@@ -98,7 +98,7 @@ COMPUTING_PREFIXES = (
     *("ONEDNN_", "DNNL_", "CUDA", "CUBLAS", "CUDNN", "CUFFT", "CUSPARSE", "CUSOLVER", "CUTLASS", "NVIDIA_", "NVRTC_"),
     *("NCCL_", "GLOO_", "TRITON_", "TILELANG_", "TVM_", "FLA_", "FLASH", "XFORMERS_", "VLLM_", "PYTHON", "GLIBC_"),
     *("MALLOC_", "LD_", "ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_", "DEEPSPEED_", "TRANSFORMERS_", "HF_", "PEFT_"),
-    *("TRL_", "TOKENIZERS_", "RAYON_", "SAFETENSORS_"),
+    *("TRL_", "TOKENIZERS_", "RAYON_", "SAFETENSORS_", "CAUSAL_CONV1D_"),
 )
 NOT_RECORDED = "(not recorded)"
 # Names that hold secrets, by the words that are in them; and values that carry one: a URL's user, a token's prefix.
@@ -228,11 +228,24 @@ SETTINGS: tuple[Setting, ...] = (
         "nvcc at run time; Triton's kernels are the ones that are tested (`make test-kernels`)",
     ),
     _forced("CUBLAS_WORKSPACE_CONFIG", ":4096:8", _strict_on_cuda, "cuBLAS is deterministic only with a fixed one"),
-    _forced("FLASH_ATTENTION_DETERMINISTIC", "1", _strict_on_cuda, "its backward otherwise adds atomically"),
+    _forced(
+        "FLASH_ATTENTION_DETERMINISTIC",
+        "1",
+        _strict_on_cuda,
+        "transformers hands it to flash-attention, whose backward pass otherwise adds the queries' gradient atomically",
+    ),
+    _forced(
+        "CAUSAL_CONV1D_DETERMINISTIC",
+        "1",
+        _strict_on_cuda,
+        "its backward pass otherwise adds the weight's gradient atomically",
+    ),
     _forced("NVIDIA_TF32_OVERRIDE", "0", _strict_on_cuda, "the plan's precision is not TF32"),
-    _forced("NCCL_ALGO", "Ring", _strict_on_cuda, "NCCL otherwise chooses by message size and topology"),
+    _forced("NCCL_ALGO", "Ring", _strict_on_cuda, "NCCL otherwise chooses by message size, and each adds differently"),
     _forced("NCCL_PROTO", "Simple", _strict_on_cuda, "same"),
-    _forced("NCCL_NVLS_ENABLE", "0", _strict_on_cuda, "sums inside the NVLink switch have no fixed order"),
+    _forced(
+        "NCCL_NVLS_ENABLE", "0", _strict_on_cuda, "sums inside the NVLink switch differ from call to call (nccl#1497)"
+    ),
 )
 
 

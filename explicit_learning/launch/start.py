@@ -33,6 +33,7 @@ from explicit_learning.plan.rules import SMOKE_STOP_STEP
 from explicit_learning.rundir.launch_manifest import FollowerManifest, LaunchManifest, write_launch_manifest
 from explicit_learning.rundir.launches import Machine
 from explicit_learning.rundir.layout import step_of
+from explicit_learning.rundir.output_comparison import compared_run
 from explicit_learning.rundir.run_lock import hold_run
 
 if TYPE_CHECKING:
@@ -119,7 +120,8 @@ def _launch_manifest(
     how = "starting" if prepared.checkpoint is None else f"resuming from {prepared.checkpoint}"
     say(f"{how} run {plan.run_id} ({plan.arm}, {plan.optimisation.max_steps} steps) in {run}")
     resumed = step_of(prepared.checkpoint or "") or 0
-    stops = plan.run_mode == "smoke" and resumed < SMOKE_STOP_STEP
+    compared = compared_run(run, plan.frozen_config_sha256)
+    stops = plan.run_mode == "smoke" and compared is None and resumed < SMOKE_STOP_STEP
     return LaunchManifest(
         plan=plan,
         run_folder=str(run.resolve()),
@@ -133,6 +135,7 @@ def _launch_manifest(
         machine=machine,
         accept_changes=prepared.accept_changes,
         audit=audit,
+        uninterrupted=compared is not None,
     )
 
 

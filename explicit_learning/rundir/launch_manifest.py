@@ -56,6 +56,8 @@ class LaunchManifest:
         resume_checkpoint: Name of the checkpoint folder to resume from, or ``None`` for a fresh start.
         report_to: Trackers that real training runs report to, from ``EXPLICIT_REPORT_TO``.
         stop_at_step: Step at which this launch ends with a checkpoint (smoke phase 1), or ``None``.
+        uninterrupted: Whether this launch trains a smoke plan without an interruption (smoke phase 3), for a
+            comparison with the complete run of that plan: its own run never becomes complete.
         machine: This machine; of several, node 0.
         accept_changes: Whether launches and nodes may differ in what decides numbers.
         audit: Whether a resumed launch proves that its state was restored (smoke runs always do).
@@ -73,6 +75,7 @@ class LaunchManifest:
     machine: Machine
     accept_changes: bool = False
     audit: bool = False
+    uninterrupted: bool = False
 
     @property
     def run(self) -> Path:

@@ -17,7 +17,7 @@ from explicit_learning.files.atomic import TEMPORARY_PREFIX
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.typed_json import document, read_document, write_document
 from explicit_learning.rundir import layout
-from explicit_learning.rundir.rank_report import RankGpu  # noqa: TC001 - read at run time
+from explicit_learning.rundir.rank_report import PhaseName, PhaseUse, RankGpu  # noqa: TC001 - read at run time
 from explicit_learning.rundir.run_manifest import note_launch, read_run_manifest
 
 if TYPE_CHECKING:
@@ -182,6 +182,7 @@ class RankEnd:
     peak_reserved_bytes: int | None
     device_seconds: float | None
     gpu: RankGpu | None
+    phases: dict[PhaseName, PhaseUse] | None
 
 
 @document("launch-end")

@@ -27,6 +27,7 @@ __all__ = [
     "METRICS",
     "MODEL_CARD",
     "OPTIMIZER",
+    "OUTPUT_COMPARISON",
     "PLAN",
     "REFERENCE_ADAPTER",
     "RESUME_AUDITS",
@@ -36,6 +37,7 @@ __all__ = [
     "SMOKE_BOUNDARY",
     "TENSORBOARD",
     "TRAINER_STATE",
+    "UNINTERRUPTED",
     "checkpoint_name",
     "counters_file",
     "default_run_folder",
@@ -61,6 +63,7 @@ COMPLETION_MARKER = "training-complete.json"
 EVENTS = "events.jsonl"
 METRICS = "metrics.jsonl"
 SMOKE_BOUNDARY = "smoke-resume-boundary.json"
+OUTPUT_COMPARISON = "smoke-output-comparison.json"
 LOCK = ".lock"
 
 # --- its folders; accounting/ is named by `explicit_learning.accounting`
@@ -72,6 +75,7 @@ EVALUATIONS = "evaluations"
 ANSWERS = "answers.jsonl"  # beside each evaluation
 LOGS = "logs"
 TENSORBOARD = "tensorboard"
+UNINTERRUPTED = "uninterrupted"  # the run that a smoke run is compared with, itself a run directory
 
 # --- an adapter's folder: the final one, and each checkpoint
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = ADAPTER_FILES

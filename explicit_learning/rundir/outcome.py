@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from explicit_learning.errors import ExitCode, Fault
 from explicit_learning.files.typed_json import document, read_document, write_document
-from explicit_learning.rundir.rank_report import RankGpu, RankReport
+from explicit_learning.rundir.rank_report import PhaseName, PhaseUse, RankGpu, RankReport
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,6 +48,7 @@ class RankOutcome:
             and where it was not measured.
         device_seconds: Time from this launch's first step to its last; ``None`` where it was not measured.
         gpu: The rank's GPU; ``None`` on a CPU, and where it was not measured.
+        phases: What each phase of this launch used; ``None`` where it was not measured.
         report: What a rank that completed the run measured; ``None`` in any other case.
     """
 
@@ -60,6 +61,7 @@ class RankOutcome:
     peak_reserved_bytes: int | None = None
     device_seconds: float | None = None
     gpu: RankGpu | None = None
+    phases: dict[PhaseName, PhaseUse] | None = None
     report: RankReport | None = None
     faults: tuple[Fault, ...] = ()
 

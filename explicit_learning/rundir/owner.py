@@ -44,6 +44,8 @@ AFTER_MANIFEST |= {
     layout.SET_ASIDE,
     layout.EVALUATIONS,
     layout.TENSORBOARD,
+    layout.OUTPUT_COMPARISON,
+    layout.UNINTERRUPTED,
 }
 PLAN_LIMIT = 16 * 2**20
 NAMES_SHOWN = 5

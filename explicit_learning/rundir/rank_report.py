@@ -8,9 +8,20 @@ adapter are read from their files instead: a file is better evidence than a repo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-__all__ = ["KernelCheck", "LossTerm", "RankGpu", "RankReport", "SamplerAgreement", "TrainableParameter"]
+__all__ = [
+    "KernelCheck",
+    "LossTerm",
+    "PhaseName",
+    "PhaseUse",
+    "RankGpu",
+    "RankReport",
+    "SamplerAgreement",
+    "TrainableParameter",
+]
+
+PhaseName = Literal["load", "digest", "rollout", "score", "backward", "checkpoint", "other"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +82,24 @@ class RankGpu:
     cuda: str | None
     cudnn: str | None
     nccl: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseUse:
+    """What one phase used of a rank's launch, the phases inside it left out.
+
+    The phases: ``load`` (model, adapter and data), ``digest`` (hashing weights and state), ``rollout`` (sampling and
+    rewarding completions), ``score`` (forwards of the loss, of the reference and of objectives), ``backward`` (with the
+    activations it computes again), ``checkpoint`` (writing and restoring one, and the final adapter), ``other``.
+
+    Attributes:
+        seconds: Time spent in it.
+        peak_memory_bytes: Highest memory during it: allocated on the GPU, resident on a CPU; ``None`` where the kernel
+            only tells the highest of the whole process.
+    """
+
+    seconds: float
+    peak_memory_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from explicit_learning.plan.geometry import Geometry
 from explicit_learning.rundir.checkpoint_mark import read_mark
 from explicit_learning.rundir.layout import LOGS, TENSORBOARD, step_of
 from explicit_learning.rundir.outcome import RankOutcome
+from explicit_learning.training.phases import Phases
 
 if TYPE_CHECKING:
     from explicit_learning.launch.rank import RankContext
@@ -38,27 +39,31 @@ def run(context: RankContext) -> RankOutcome:
         NonFiniteLossError: On all ranks together, before the step is taken.
     """
     _set_library_variables(context)
-    import torch
+    manifest = context.manifest
+    plan, start = manifest.plan, manifest.resume_checkpoint
+    phases = Phases.on(plan.hardware.accelerator, context.local_rank)
     from transformers.utils import logging
 
     from explicit_learning.training.collectives import any_rank
-    from explicit_learning.training.measurements import WeightDigests, peak_memory_bytes, peak_reserved_bytes, rank_gpu
+    from explicit_learning.training.determinism import apply_determinism
+    from explicit_learning.training.measurements import WeightDigests, rank_gpu
     from explicit_learning.training.metrics import MetricsFile
     from explicit_learning.training.policy import build_policy
     from explicit_learning.training.trainers import build_trainer
 
-    manifest = context.manifest
-    plan, start = manifest.plan, manifest.resume_checkpoint
     checkpoint = manifest.run / start if start else None
     logging.disable_progress_bar()
-    torch.use_deterministic_algorithms(plan.determinism == "strict")
+    apply_determinism(plan.determinism)
 
     context.say(f"loading {Path(plan.model.path).name}")
     adapter = Path(manifest.paths.initial_adapter) if manifest.paths.initial_adapter else None
-    policy = build_policy(plan, model=Path(manifest.paths.model), initial_adapter=adapter)
-    initial = WeightDigests.of(policy.model)
-    records = _open_records(context, checkpoint)
-    trainer = build_trainer(context, policy, records, checkpoint)
+    with phases.phase("load"):
+        policy = build_policy(plan, model=Path(manifest.paths.model), initial_adapter=adapter)
+    with phases.phase("digest"):
+        initial = WeightDigests.of(policy.model)
+    with phases.phase("load"):
+        records = _open_records(context, checkpoint)
+        trainer = build_trainer(context, policy, records, checkpoint, phases)
     loop = trainer.loop
     loop.checkpoint = start
     loop.kernel_checks = _checked_kernels(trainer)
@@ -80,10 +85,11 @@ def run(context: RankContext) -> RankOutcome:
         optimizer_step=trainer.state.global_step,
         checkpoint=loop.checkpoint,
         message=BUDGET_IS_SHORT if loop.status == "budget_exhausted" else None,
-        peak_memory_bytes=peak_memory_bytes(trainer.args.device),
-        peak_reserved_bytes=peak_reserved_bytes(trainer.args.device),
+        peak_memory_bytes=phases.peak_memory_bytes(),
+        peak_reserved_bytes=phases.peak_reserved_bytes(),
         device_seconds=loop.seconds,
         gpu=rank_gpu(trainer.args.device),
+        phases=phases.uses(),
         report=report,
     )
 
@@ -162,6 +168,7 @@ def _finish(trainer: CheckpointingTrainer, initial: WeightDigests) -> RankReport
     manifest = context.manifest
     if context.rank == 0:
         model = trainer.accelerator.unwrap_model(trainer.model)
-        write_final_adapter(manifest.run, model, adapter=ADAPTER, base_name=Path(manifest.plan.model.path).name)
+        with trainer.loop.phases.phase("checkpoint"):
+            write_final_adapter(manifest.run, model, adapter=ADAPTER, base_name=Path(manifest.plan.model.path).name)
     barrier()
     return report

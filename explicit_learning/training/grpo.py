@@ -118,7 +118,8 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
         self._slot_prompts = [row["slot_prompt"] for row in inputs]
         visits = {(prompt.rollout.slot_id, prompt.rollout.visit) for prompt in self._slot_prompts}
         self.loop.counters.records += len(visits)
-        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        with self.loop.phases.phase("rollout"):
+            output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         return output | {"slot_prompt": list(self._slot_prompts)}
 
     def _generate_single_turn(
@@ -232,9 +233,10 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
     def _get_per_token_logps_and_entropies(
         self, model: Any, input_ids: Any, attention_mask: torch.Tensor, logits_to_keep: int, *args: Any, **kwargs: Any
     ) -> Any:
-        scored = super()._get_per_token_logps_and_entropies(
-            model, input_ids, attention_mask, logits_to_keep, *args, **kwargs
-        )
+        with self.loop.phases.phase("score"):
+            scored = super()._get_per_token_logps_and_entropies(
+                model, input_ids, attention_mask, logits_to_keep, *args, **kwargs
+            )
         self.loop.counters.scored_tokens += int(attention_mask[:, -logits_to_keep:].sum())
         if scored[0].requires_grad:
             self._policy_log_probs = scored[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from explicit_learning.training.counters import Counters
     from explicit_learning.training.state.checkpointing import CheckpointingTrainer
 
-__all__ = ["WeightDigests", "peak_memory_bytes", "peak_reserved_bytes", "rank_gpu", "rank_report"]
+__all__ = ["WeightDigests", "rank_gpu", "rank_report"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,18 +43,6 @@ class WeightDigests:
         return cls(
             base=live_tensors_sha256(base_tensors(model)), adapter=live_tensors_sha256(adapter_tensors(model, ADAPTER))
         )
-
-
-def peak_memory_bytes(device: torch.device) -> int:
-    """Return this process's highest memory so far: allocated on the GPU, or resident on a CPU."""
-    if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def peak_reserved_bytes(device: torch.device) -> int | None:
-    """Return the most GPU memory that torch has reserved for this process so far; on a CPU it reserves none."""
-    return int(torch.cuda.max_memory_reserved(device)) if device.type == "cuda" else None
 
 
 def rank_gpu(device: torch.device) -> RankGpu | None:
@@ -97,7 +84,8 @@ def rank_report(trainer: CheckpointingTrainer, *, initial: WeightDigests) -> Ran
     if records is None:  # the only term of its loss has the gradient of the steps
         some = len(counters.zero_gradient_steps) < state.global_step
         terms = {name: replace(term, gradient=some) for name, term in terms.items()}
-    final = WeightDigests.of(model)
+    with loop.phases.phase("digest"):
+        final = WeightDigests.of(model)
     return RankReport(
         rank=loop.context.rank,
         world_size=loop.context.world_size,
@@ -118,8 +106,8 @@ def rank_report(trainer: CheckpointingTrainer, *, initial: WeightDigests) -> Ran
         final_adapter_tensors_sha256=final.adapter,
         base_weights_before_sha256=initial.base,
         base_weights_after_sha256=final.base,
-        peak_memory_bytes=peak_memory_bytes(device),
-        peak_reserved_bytes=peak_reserved_bytes(device),
+        peak_memory_bytes=loop.phases.peak_memory_bytes(),
+        peak_reserved_bytes=loop.phases.peak_reserved_bytes(),
         device_seconds=loop.seconds,
         gpu=rank_gpu(device),
         unchanged_adapter_steps=tuple(counters.unchanged_adapter_steps),

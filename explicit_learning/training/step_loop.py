@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from explicit_learning.rundir.outcome import Status
     from explicit_learning.rundir.rank_report import KernelCheck
     from explicit_learning.training.metrics import MetricsFile
+    from explicit_learning.training.phases import Phases
 
 __all__ = ["LoopState", "StepCallback"]
 
@@ -44,6 +45,7 @@ class LoopState:
 
     Attributes:
         context: The rank's place in the run.
+        phases: Where the launch's time and memory are counted.
         cycle: Optimizer steps per generation cycle; 1 without generation.
         budget_is_short: Whether this rank's remaining tokens do not cover another cycle.
         counters: Counts that travel in checkpoints.
@@ -61,6 +63,7 @@ class LoopState:
     """
 
     context: RankContext
+    phases: Phases
     cycle: int
     budget_is_short: Callable[[], bool]
     counters: Counters = field(default_factory=Counters)

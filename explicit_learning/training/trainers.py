@@ -26,6 +26,7 @@ from explicit_learning.training.tokens import loss_token_counts
 
 if TYPE_CHECKING:
     from explicit_learning.launch.rank import RankContext
+    from explicit_learning.training.phases import Phases
     from explicit_learning.training.policy import Policy
     from explicit_learning.training.records import Records
     from explicit_learning.training.state.checkpointing import CheckpointingTrainer
@@ -36,7 +37,7 @@ CONTEXT = Context(gate="data")
 
 
 def build_trainer(
-    context: RankContext, policy: Policy, records: Records | None, checkpoint: Path | None
+    context: RankContext, policy: Policy, records: Records | None, checkpoint: Path | None, phases: Phases
 ) -> CheckpointingTrainer:
     """Return the trainer of the plan's arm.
 
@@ -45,6 +46,7 @@ def build_trainer(
         policy: The model with its adapter.
         records: The rank's open ledger and trace; ``None`` in SFT arms.
         checkpoint: The checkpoint that is resumed, if any.
+        phases: Where the launch's time and memory are counted.
 
     Raises:
         Refusal: If the data is not what the plan was frozen with.
@@ -52,6 +54,7 @@ def build_trainer(
     plan = context.manifest.plan
     loop = LoopState(
         context=context,
+        phases=phases,
         cycle=Geometry.of(plan).iterations,
         budget_is_short=records.budget_is_short if records else bool,
     )

@@ -16,6 +16,7 @@ from explicit_learning.plan.reading import load_plan
 from explicit_learning.rundir.checkpoints import complete_checkpoints
 from tests.support import preloaded
 from tests.support.chaos.launching import Launch
+from tests.support.run_directory_table import undocumented_files
 
 if TYPE_CHECKING:
     import subprocess
@@ -47,6 +48,25 @@ def no_count(_plan: dict[str, Any], _steps: int) -> SftPass:
 def smoke(plan: Path, run: Path) -> subprocess.CompletedProcess[str]:
     arguments = [str(ROOT / "entrypoint.py"), "smoke", str(plan), "--out", str(run), "--json"]
     return preloaded.run(arguments, cwd=run.parent)
+
+
+def require_equal_outputs(run: Path, answer: dict[str, Any]) -> None:
+    """Require that every output was compared with an uninterrupted run's, and that nothing of that run is left."""
+    assert (answer["outputs_equal"], answer["comparison"]) == (True, str(run / "smoke-output-comparison.json"))
+    comparison = json.loads((run / "smoke-output-comparison.json").read_bytes())
+    assert (comparison["equal"], comparison["first_difference"]) == (True, None)
+    samples = (run / "accounting").exists()
+    for number, step in enumerate(comparison["steps"], 1):
+        assert step["step"] == number
+        assert step["metrics"]["resumed"] == step["metrics"]["uninterrupted"] is not None
+        assert (step["trace"]["resumed"] is not None) == samples
+        assert step["trace"]["resumed"] == step["trace"]["uninterrupted"]
+    marker = json.loads((run / "training-complete.json").read_bytes())
+    tensors = marker["identities"]["final_adapter_tensors_sha256"]
+    assert comparison["final_adapter_tensors"] == {"resumed": tensors, "uninterrupted": tensors}
+    assert len(comparison["steps"]) == marker["counts"]["optimizer_steps"]
+    assert undocumented_files(run) == []
+    assert not (run / "uninterrupted").exists()
 
 
 def test_phase_one_by_run_and_phase_two_by_smoke(world: ChaosWorld, tmp_path: Path) -> None:
@@ -85,6 +105,7 @@ def test_phase_one_by_run_and_phase_two_by_smoke(world: ChaosWorld, tmp_path: Pa
     assert marker["launches"]["measured"] == 2
     assert (run / "checkpoint-5" / "complete.json").is_file()
     assert json.loads((run / "run-manifest.json").read_bytes())["trained"] is False
+    require_equal_outputs(run, answer)
     assert smoke(main, run).returncode == 73
 
 
@@ -94,6 +115,7 @@ def test_both_phases_by_one_command(world: ChaosWorld, tmp_path: Path, arm: str)
     run = tmp_path / "run"
     done = smoke(world.plan(arm, 1), run)
     assert done.returncode == 0, done.stderr
+    require_equal_outputs(run, json.loads(done.stdout))
     audit = json.loads((tmp_path / json.loads(done.stdout)["audit"]).read_bytes())
     assert (audit["passed"], audit["checkpoint"]) == (True, "checkpoint-5")
     assert audit["boundary"]["distinct_processes"]
@@ -130,3 +152,24 @@ def test_an_interrupted_smoke_run_goes_on(world: ChaosWorld, tmp_path: Path) -> 
         (stopped, True),
         ("checkpoint-5", True),
     ]
+
+
+def test_an_interrupted_third_phase_begins_again(world: ChaosWorld, tmp_path: Path) -> None:
+    main, run = world.plan("answer_grpo_kl", 1), tmp_path / "run"
+    other = run / "uninterrupted"
+    with Launch.of(main, run, command="smoke") as launch:
+        while not (other / "metrics.jsonl").is_file() or not (other / "metrics.jsonl").stat().st_size:
+            assert launch.process.poll() is None, launch.text()
+            time.sleep(0.02)
+        launch.process.send_signal(signal.SIGTERM)
+        assert launch.wait() == 75, launch.text()
+    assert "it begins this phase again" in launch.text()
+    (first,) = (path.name for path in other.glob("launches/*.json") if ".end" not in path.name)
+    assert complete_checkpoints(other)
+    marker = (run / "training-complete.json").read_bytes()
+    done = smoke(main, run)
+    assert done.returncode == 0, done.stderr
+    require_equal_outputs(run, json.loads(done.stdout))
+    comparison = json.loads((run / "smoke-output-comparison.json").read_bytes())
+    assert f"{comparison['uninterrupted_launch_id']}.json" != first
+    assert (run / "training-complete.json").read_bytes() == marker

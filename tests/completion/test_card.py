@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from typing import TYPE_CHECKING
 
+import pytest
 import yaml
 
 from explicit_learning.completion.lifecycle import after_ranks
@@ -65,6 +66,19 @@ def test_gpus_and_smoke_runs(tmp_path: Path) -> None:
     text = finished(run, **SMOKE_REPORT)
     assert "docker run --rm --gpus all -v" in text
     assert "smoke run: it shows that the run works" in text
+
+
+@pytest.mark.parametrize("accelerator", ["cpu", "cuda"])
+@pytest.mark.parametrize("grade", ["strict", "seeded"])
+def test_what_the_grade_promises_and_what_is_not_covered(tmp_path: Path, accelerator: str, grade: str) -> None:
+    run = Run.of(tmp_path / "run", plan_document(determinism=grade, hardware__accelerator=accelerator))
+    section = card(run).split("\n## How exactly\n", 1)[1].split("\n## ", 1)[0]
+    assert section.startswith(f"\nDeterminism `{grade}`. ")
+    assert section.count("\nNot covered: ") == 1
+    assert ("this adapter comes out again bit for bit" in section) == (grade == "strict")
+    assert ("another model of GPU" in section) == ((accelerator, grade) == ("cuda", "strict"))
+    assert ("another model of processor" in section) == (accelerator == "cpu")
+    assert ("adds atomically" in section) == ((accelerator, grade) == ("cuda", "seeded"))
 
 
 def test_the_command_is_shell(rl: Run) -> None:

@@ -109,6 +109,7 @@ def test_the_end_record_holds_what_each_rank_needed(rl: Run) -> None:
                 "peak_reserved_bytes": 9,
                 "device_seconds": 1.5,
                 "gpu": None,
+                "phases": None,
             },
             {
                 "rank": 1,
@@ -118,6 +119,7 @@ def test_the_end_record_holds_what_each_rank_needed(rl: Run) -> None:
                 "peak_reserved_bytes": None,
                 "device_seconds": None,
                 "gpu": None,
+                "phases": None,
             },
         ],
         "faults": [],

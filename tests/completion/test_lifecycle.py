@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,16 @@ from explicit_learning.rundir.outcome import RankOutcome
 from explicit_learning.rundir.run_manifest import read_run_manifest, set_status
 from explicit_learning.rundir.smoke_boundary import prove_boundary
 from tests.support.finished_run import Run, plan_document, row, sft_document
-from tests.support.smoke_run import SMOKE, SMOKE_REPORT, audit, smoke_run
+from tests.support.machines import MACHINE
+from tests.support.smoke_run import (
+    SMOKE,
+    SMOKE_REPORT,
+    audit,
+    complete_smoke_run,
+    end_launch,
+    smoke_run,
+    uninterrupted_run,
+)
 
 if TYPE_CHECKING:
     from explicit_learning.rundir.launches import EndRecord
@@ -225,6 +235,46 @@ def test_the_second_phase_of_a_smoke_run_always_starts_at_the_boundary(tmp_path:
     assert what == ["checkpoint beyond the smoke boundary"]
 
 
+def test_an_uninterrupted_phase_ends_without_completing_a_run(tmp_path: Path) -> None:
+    other = uninterrupted_run(complete_smoke_run(tmp_path / "run", plan_document(**SMOKE)))
+    manifest = read_run_manifest(other.folder)
+    assert (manifest.status, manifest.trained, manifest.completion) == ("stopped", False, None)
+    assert not (other.folder / "training-complete.json").exists()
+    assert end_of(other).exit_code == ExitCode.DONE
+
+
+def test_an_uninterrupted_phase_keeps_all_other_completion_rules(tmp_path: Path) -> None:
+    compared = complete_smoke_run(tmp_path / "run", plan_document(**SMOKE))
+    other = Run(folder=compared.folder / "uninterrupted", plan=compared.plan, plan_bytes=compared.plan_bytes)
+    other.prepare()
+    other.sample(range(5))
+    assert end_launch(other, replace(other.launch_manifest(), uninterrupted=True)).exit_code == ExitCode.INTERNAL
+    assert exit_faults(other).keys() == {"/completions", "/sampled_tokens"}
+    assert status(other) == "failed"
+
+
+def test_an_uninterrupted_phase_that_was_resumed_proves_nothing(tmp_path: Path) -> None:
+    compared = complete_smoke_run(tmp_path / "run", sft_document(**SMOKE))
+    other = Run(folder=compared.folder / "uninterrupted", plan=compared.plan, plan_bytes=compared.plan_bytes)
+    other.prepare()
+    other.checkpoint(3)
+    assert other.prepare().checkpoint == "checkpoint-3"
+    assert end_launch(other, replace(other.launch_manifest(), uninterrupted=True)).exit_code == ExitCode.INTERNAL
+    assert exit_faults(other) == {"/resume_checkpoint": "the last launch resumed checkpoint-3"}
+
+
+def test_an_uninterrupted_phase_runs_where_the_smoke_run_ran(tmp_path: Path) -> None:
+    compared = complete_smoke_run(tmp_path / "run", sft_document(**SMOKE))
+    other = Run(folder=compared.folder / "uninterrupted", plan=compared.plan, plan_bytes=compared.plan_bytes)
+    cpu = MACHINE.platform.hardware["cpu"] | {"model": "Model Two"}
+    platform = replace(MACHINE.platform, hardware=MACHINE.platform.hardware | {"cpu": cpu})
+    other.machine = replace(MACHINE, platform=platform)
+    with pytest.raises(Refusal, match="Model Two") as caught:
+        other.prepare()
+    assert caught.value.exit_code == ExitCode.HARDWARE
+    assert other.prepare(accept_changes=True).action == "fresh"
+
+
 def test_a_boundary_of_another_run_proves_nothing(tmp_path: Path) -> None:
     run = smoke_run(tmp_path / "run", sft_document(**SMOKE))
     path = run.folder / "smoke-resume-boundary.json"
@@ -311,7 +361,7 @@ def test_a_defect_after_the_ranks_is_recorded_as_the_end_of_the_run(rl: Run, mon
 
     rl.prepare()
     rl.sample()
-    monkeypatch.setattr("explicit_learning.completion.lifecycle.recount_rank", broken)
+    monkeypatch.setattr("explicit_learning.completion.finished_run.recount_rank", broken)
     end = after_ranks(rl.launch_manifest(), rl.completed(rl.reports(rl.save_adapter())))
     (fault,) = end.faults
     assert (end.exit_code, fault.file) == (ExitCode.INTERNAL, str(rl.folder))

@@ -43,8 +43,10 @@ def test_answers_do_not_depend_on_how_rows_are_batched(plan: Plan, data: Path) -
     from explicit_learning.training.policy import load_base, load_processor
 
     rows = read_slot_rows(data / "evaluation.jsonl", split="evaluation")
-    model = load_base(MODEL, plan.model, accelerator="cpu", strict=True).eval()
-    processor = load_processor(MODEL, max_image_tokens=None)
+    model, processor = (
+        load_base(MODEL, plan.model, accelerator="cpu", strict=True).eval(),
+        load_processor(MODEL, max_image_tokens=None),
+    )
     system = (PROMPTS / "common_system.txt").read_text().strip()
 
     assert plan.generation.evaluation_batch_size == 64

@@ -194,7 +194,7 @@ def test_drafts_that_may_not_be_compared_are_refused_before_anything_is_trained(
     changed_draft["model"]["path"] = "elsewhere"
     changed_draft["seed"] = 4
     changed_draft["lora"]["rank"] = 8
-    changed_draft["determinism"] = "strict"
+    changed_draft["determinism"] = "seeded"
     changed_draft["objective"] = {"loss_type": "grpo", "beta": 0.02}
     (tmp_path / "papo.json").write_text(json.dumps(changed_draft))
     with pytest.raises(Refusal) as caught:
@@ -202,7 +202,7 @@ def test_drafts_that_may_not_be_compared_are_refused_before_anything_is_trained(
     faults = caught.value.faults
     assert {Path(fault.file or "").name for fault in faults} == {"papo.json"}
     assert [(fault.pointer, fault.found) for fault in faults] == [
-        ("/determinism", '"strict"'),
+        ("/determinism", '"seeded"'),
         ("/lora/rank", "8"),
         ("/objective/loss_type", '"grpo"'),
     ]

@@ -1,8 +1,9 @@
-"""The two phases of a smoke run, with a stand-in for the command that each of them runs."""
+"""The phases of a smoke run, with a stand-in for the command that each of them runs."""
 
 from __future__ import annotations
 
 import json
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,10 +13,18 @@ from explicit_learning.experiment import smoke_run
 from explicit_learning.experiment.child_command import ask_child
 from explicit_learning.launch.signals import StopRequest
 from explicit_learning.rundir.layout import SMOKE_BOUNDARY
+from explicit_learning.rundir.run_lock import hold_run
+from tests.support.finished_run import plan_document
 from tests.support.plans import plan_with
+from tests.support.run_directory_table import undocumented_files
+from tests.support.smoke_run import SMOKE as SMOKE_SIZE
+from tests.support.smoke_run import complete_smoke_run, uninterrupted_run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from tests.support.finished_run import Run
 
 SMOKE = plan_with({"/run_mode": "smoke", "/optimisation/max_steps": 8, "/optimisation/save_interval": 5})
 NODES = {"nnodes": "2", "node_rank": "1", "rdzv_endpoint": "127.0.0.1:29400", "rdzv_id": "night"}
@@ -69,6 +78,7 @@ def test_each_phase_is_a_launch_with_a_name_of_its_own(monkeypatch: pytest.Monke
     assert [command[4:] for command in commands] == [[*flags, "night.1"], [*flags, "night.2"]]
     assert refusal.exit_code == ExitCode.CONTRACT
     assert refusal.faults[0].found == "phase 2 ended with exit code 65"
+    assert refusal.faults[0].expected == "exit code 0"
 
 
 def test_a_phase_1_that_stops_before_the_boundary_is_to_be_run_again(
@@ -104,3 +114,132 @@ def test_the_answer_of_a_command_holds_its_faults(tmp_path: Path) -> None:
     code, (fault,) = ask_child(["check", str(tmp_path / "missing.json")], StopRequest())
     assert (code, fault.exit_code) == (64, ExitCode.USAGE)
     assert (fault.file, fault.found) == (str(tmp_path / "missing.json"), "no such file")
+
+
+def third_phase(
+    monkeypatch: pytest.MonkeyPatch,
+    run: Run,
+    plan: Path,
+    *,
+    code: int = 0,
+    change: Callable[[Path], None] | None = None,
+    nodes: dict[str, str] | None = None,
+) -> tuple[smoke_run.SmokeRun, list[list[str]]]:
+    """Run `el smoke` on a complete smoke run; its third phase leaves the files of a run, which may be changed."""
+    commands = []
+
+    def ask_child(arguments: list[str], _stop: StopRequest) -> tuple[int, tuple[Fault, ...]]:
+        commands.append(arguments)
+        folder = run.folder / "uninterrupted"
+        assert not folder.exists() or [path.name for path in folder.iterdir()] == [".lock"]
+        if code == ExitCode.DONE:
+            uninterrupted_run(run)
+        if change is not None:
+            change(folder)
+        return code, ()
+
+    monkeypatch.setattr(smoke_run, "ask_child", ask_child)
+    done = smoke_run.run_smoke(plan, run.folder, node_flags=nodes or {}, stop=StopRequest(), count_steps=never)
+    return done, commands
+
+
+@pytest.fixture(params=["strict", "seeded"])
+def complete(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Run, Path]:
+    """A complete smoke run in its grade of determinism, and its plan's file."""
+    run = complete_smoke_run(tmp_path / "run", plan_document(**SMOKE_SIZE, determinism=request.param))
+    plan = tmp_path / "plan.json"
+    plan.write_bytes(run.plan_bytes)
+    return run, plan
+
+
+def grow(folder: Path) -> None:
+    """Let an uninterrupted run have another loss in step 6."""
+    path = folder / "metrics.jsonl"
+    path.write_text(path.read_text().replace("0.16666666666666666", "0.25"))
+
+
+def test_equal_outputs_are_recorded_and_the_uninterrupted_run_is_removed(
+    monkeypatch: pytest.MonkeyPatch, complete: tuple[Run, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, plan = complete
+    left = run.folder / "uninterrupted" / "checkpoint-5"
+    left.mkdir(parents=True)  # of a third phase that was interrupted: it would be resumed
+    done, commands = third_phase(monkeypatch, run, plan)
+    assert commands == [["run", str(plan), "--out", str(run.folder / "uninterrupted")]]
+    assert (done.comparison, done.outputs_equal) == (run.folder / "smoke-output-comparison.json", True)
+    assert json.loads((run.folder / "smoke-output-comparison.json").read_text())["equal"] is True
+    assert not (run.folder / "uninterrupted").exists()
+    assert undocumented_files(run.folder) == []
+    assert "completions, metrics and final adapter of 6 steps equal those of an uninterrupted run" in (
+        capsys.readouterr().err
+    )
+    with pytest.raises(Refusal, match="already complete") as caught:
+        third_phase(monkeypatch, run, plan)
+    assert caught.value.exit_code == ExitCode.OUTPUT
+
+
+def test_other_outputs_end_with_70_under_strict_and_with_a_warning_under_seeded(
+    monkeypatch: pytest.MonkeyPatch, complete: tuple[Run, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, plan = complete
+    first = "step 6: loss in metrics.jsonl is 0.16666666666666666"
+    if run.plan.determinism == "strict":
+        for again in (False, True):
+            with pytest.raises(Refusal, match=first) as caught:
+                third_phase(monkeypatch, run, plan, change=grow)
+            assert caught.value.exit_code == ExitCode.INTERNAL, again
+    else:
+        done, _ = third_phase(monkeypatch, run, plan, change=grow)
+        assert done.outputs_equal is False
+        error = capsys.readouterr().err
+        assert first in error
+        assert "where that run has 0.25. Determinism seeded does not promise that they are equal" in error
+    recorded = json.loads((run.folder / "smoke-output-comparison.json").read_text())
+    assert (recorded["equal"], recorded["first_difference"]["step"]) == (False, 6)
+    assert (run.folder / "uninterrupted" / "metrics.jsonl").is_file()
+    assert undocumented_files(run.folder) == []
+
+
+@pytest.mark.parametrize("code", [75, 139])
+def test_a_third_phase_that_does_not_reach_its_end_compares_nothing(
+    monkeypatch: pytest.MonkeyPatch, complete: tuple[Run, Path], code: int
+) -> None:
+    run, plan = complete
+    with pytest.raises(Refusal, match=f"phase 3 ended with exit code {code}") as caught:
+        third_phase(monkeypatch, run, plan, code=code)
+    assert caught.value.exit_code == (75 if code == 75 else 70)
+    assert ("it begins this phase again" in caught.value.faults[0].fix) == (code == 75)
+    assert not (run.folder / "smoke-output-comparison.json").exists()
+
+
+def test_only_node_0_compares(monkeypatch: pytest.MonkeyPatch, complete: tuple[Run, Path]) -> None:
+    run, plan = complete
+    done, [command] = third_phase(monkeypatch, run, plan, nodes=NODES)
+    assert command[-1] == "night.3"
+    assert (done.comparison, done.outputs_equal) == (None, None)
+    assert (run.folder / "uninterrupted").is_dir()
+
+
+def test_a_third_phase_in_progress_is_not_emptied(monkeypatch: pytest.MonkeyPatch, complete: tuple[Run, Path]) -> None:
+    run, plan = complete
+    held = run.folder / "uninterrupted"
+    with hold_run(held):
+        (held / "metrics.jsonl").write_text("")
+        with pytest.raises(Refusal, match="is running this run") as caught:
+            third_phase(monkeypatch, run, plan)
+    assert caught.value.exit_code == ExitCode.OUTPUT
+    assert (held / "metrics.jsonl").exists()
+
+
+def test_a_stop_signal_between_two_phases(monkeypatch: pytest.MonkeyPatch, plan: Path) -> None:
+    run, stop = plan.parent / "run", StopRequest()
+
+    def ask_child(_arguments: list[str], _stop: StopRequest) -> tuple[int, tuple[Fault, ...]]:
+        reach_boundary(run)
+        stop.note(signal.SIGTERM, None)
+        return 75, ()
+
+    monkeypatch.setattr(smoke_run, "ask_child", ask_child)
+    with pytest.raises(Refusal, match="a stop signal before phase 2") as caught:
+        smoke_run.run_smoke(plan, run, node_flags={}, stop=stop, count_steps=never)
+    assert caught.value.exit_code == ExitCode.STOPPED

@@ -32,14 +32,16 @@ def docker(tmp_path_factory: pytest.TempPathFactory, image_id: str) -> Iterator[
     # It ends by itself if these tests are killed.
     command = ["podman", "system", "service", "--time", "900", f"unix://{socket}"]
     with subprocess.Popen(command, env=podman_environment()) as service:
-        end = time.monotonic() + 30
-        while not socket.exists():
-            assert time.monotonic() < end, "podman's service does not come up"
-            time.sleep(0.1)
-        docker = Docker(socket=socket)
-        assert docker("image", "inspect", "--format", "{{.Id}}", "el:lock", check=True).stdout.strip() == image_id
-        yield docker
-        service.terminate()
+        try:
+            end = time.monotonic() + 30
+            while not socket.exists():
+                assert time.monotonic() < end, "podman's service does not come up"
+                time.sleep(0.1)
+            docker = Docker(socket=socket)
+            assert docker("image", "inspect", "--format", "{{.Id}}", "el:lock", check=True).stdout.strip() == image_id
+            yield docker
+        finally:
+            service.terminate()
 
 
 @pytest.fixture

@@ -39,6 +39,7 @@ def test_strict_runs_on_gpus_pin_cublas_and_nccl() -> None:
     strict = rank_environment(plan(accelerator="cuda", determinism="strict"), {}).settings
     seeded = rank_environment(plan(accelerator="cuda"), {}).settings
     assert {name: strict[name] for name in sorted(strict.keys() - seeded.keys())} == {
+        "CAUSAL_CONV1D_DETERMINISTIC": "1",
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
         "FLASH_ATTENTION_DETERMINISTIC": "1",
         "NCCL_ALGO": "Ring",
@@ -66,6 +67,7 @@ def test_what_changes_results_is_replaced_and_recorded() -> None:
         *("TORCH_BLAS_PREFER_CUBLASLT", "TORCHINDUCTOR_MAX_AUTOTUNE", "PYTORCH_CUDA_ALLOC_CONF", "TORCH_LOGS"),
         *("CUDA_LAUNCH_BLOCKING", "CUBLASLT_LOG_LEVEL", "CUDNN_LOGINFO_DBG", "NCCL_BUFFSIZE", "NCCL_NTHREADS"),
         *("TRITON_F32_DEFAULT", "TILELANG_DISABLE_CACHE", "FLA_USE_TMA", "PYTHONOPTIMIZE", "PYTHONHOME"),
+        "CAUSAL_CONV1D_FORCE_BUILD",
     ],
 )
 @pytest.mark.parametrize("accelerator", ["cpu", "cuda"])

@@ -103,6 +103,8 @@ def test_the_smoke_plan_passes(nodes: tuple[Node, Node], world: Path, tmp_path: 
     first, second = records[0]["nodes"]
     assert first["platform"]["hardware"]["cpu"] == second["platform"]["hardware"]["cpu"]
     assert first["code"] == second["code"]
+    assert json.loads((run / "smoke-output-comparison.json").read_text())["equal"] is True
+    assert not (run / "uninterrupted").exists()
 
 
 @pytest.mark.parametrize("victim", [1, 0])

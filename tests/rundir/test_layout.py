@@ -28,6 +28,7 @@ DEFINED = [
     layout.EVENTS,
     layout.METRICS,
     layout.SMOKE_BOUNDARY,
+    layout.OUTPUT_COMPARISON,
     layout.LOCK,
     log_file("ledger", R),
     log_file("trace", R),
@@ -60,6 +61,7 @@ DEFINED = [
     layout.launcher_log(),
     layout.launcher_log(R),
     f"{layout.TENSORBOARD}/",
+    f"{layout.UNINTERRUPTED}/",
 ]
 
 

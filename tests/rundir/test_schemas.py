@@ -31,6 +31,7 @@ NAMES = (
     "rank-outcome",
     "resume-audit",
     "run-manifest",
+    "smoke-output-comparison",
     "smoke-resume-boundary",
     "state-digests",
     "trace-row",
@@ -94,7 +95,7 @@ def rules(schema: Any) -> Any:
         ("rank-frontiers", ("properties", "ledger"), ("checkpoint-mark", "completion-marker", "smoke-resume-boundary")),
         ("state-digests", ("properties", "components"), ("smoke-resume-boundary",)),
         ("launch-start", ("$defs", "machine"), ("completion-marker", "follower-manifest", "launch-manifest")),
-        ("launch-start", ("$defs", "change"), ("completion-marker",)),
+        ("launch-start", ("$defs", "change"), ("completion-marker", "smoke-output-comparison")),
     ],
 )
 def test_a_part_of_several_documents_has_the_same_rules_in_all(

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from explicit_learning.completion.lifecycle import after_ranks
+from explicit_learning.errors import ExitCode
+from explicit_learning.files.jsonl import write_rows
 from explicit_learning.files.schema import load_schema
+from explicit_learning.rundir.layout import METRICS, UNINTERRUPTED
 from explicit_learning.rundir.resume_audit import RankAudit, audit_of, compare_components, write_audit
 from explicit_learning.rundir.smoke_boundary import RankBoundary, prove_boundary, write_boundary
 from tests.support.finished_run import Run
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from explicit_learning.completion.launch_end import LaunchEnd
+    from explicit_learning.rundir.launch_manifest import LaunchManifest
 
 COMPONENTS: dict[str, str | None] = {
     name: None if name in {"reference_adapter", "random_cuda"} else "0" * 64
@@ -59,3 +66,36 @@ def audit(run: Run, *, nonce: str = "a", **as_loaded: str) -> None:
     ]
     proof = prove_boundary(manifest, [rank.process_nonce for rank in ranks])
     write_audit(run.folder, audit_of(manifest, ranks, proof, step=5))
+
+
+def rows_of_metrics(steps: int = 6) -> list[dict[str, Any]]:
+    """Return what a run logs, one row for each step."""
+    return [{"step": step, "loss": 1 / step, "grad_norm": 0.25, "reward": None} for step in range(1, steps + 1)]
+
+
+def complete_smoke_run(folder: Path, document: dict[str, Any]) -> Run:
+    """Return a smoke run that was stopped, resumed and completed."""
+    run = smoke_run(folder, document)
+    audit(run)
+    write_rows(run.folder / METRICS, rows_of_metrics())
+    assert end_launch(run, run.launch_manifest()).exit_code == ExitCode.DONE
+    return run
+
+
+def uninterrupted_run(compared: Run) -> Run:
+    """Return the uninterrupted run of a complete smoke run's plan, whose ranks have ended."""
+    run = Run(folder=compared.folder / UNINTERRUPTED, plan=compared.plan, plan_bytes=compared.plan_bytes, launches=10)
+    assert run.prepare().action == "fresh"
+    if not run.is_sft:
+        run.sample(range(6))
+    write_rows(run.folder / METRICS, rows_of_metrics())
+    manifest = replace(run.launch_manifest(), uninterrupted=True)
+    assert end_launch(run, manifest).exit_code == ExitCode.DONE
+    Path(manifest.paths.dataset).unlink()  # beside this run, and so inside the other
+    return run
+
+
+def end_launch(run: Run, manifest: LaunchManifest) -> LaunchEnd:
+    """End a launch whose ranks have reached step 6."""
+    report = {"optimizer_steps": 6} if run.is_sft else SMOKE_REPORT
+    return after_ranks(manifest, run.completed(run.reports(run.save_adapter(), **report)))

@@ -91,6 +91,17 @@ def _expected(plan: Plan, run: Path) -> tuple[int, int, int]:
     return expected_forwards(plan), expected_sampling_forwards(run), expected_scored_tokens(plan, run)
 
 
+def _check_phases(ended: Ended, *others: str) -> None:
+    """Compare what the phases of a launch used with what the whole launch did."""
+    for outcome in ended.outcomes:
+        phases = outcome["phases"]
+        assert set(phases) == {"load", "digest", "score", "backward", "checkpoint", "other", *others}
+        assert all(use["seconds"] > 0 for use in phases.values())
+        assert outcome["device_seconds"] < sum(use["seconds"] for use in phases.values())
+        peaks = [use["peak_memory_bytes"] for use in phases.values() if use["peak_memory_bytes"] is not None]
+        assert max(peaks) == outcome["peak_memory_bytes"]
+
+
 def _interrupted(plan: Path, run: Path, *, at: int) -> Ended:
     """Run a plan in two launches that meet at a step."""
     first = launch_ranks(plan, run, stop_after=at)
@@ -106,6 +117,7 @@ def test_certificates_survive_an_interruption_bit_for_bit(certificates: Path, tm
     plan = certificates.parent / "plan.json"
     ended = _interrupted(plan, tmp_path / "run", at=4)
     assert records(tmp_path / "run") == records(certificates)
+    _check_phases(ended)
     report = _report(ended)
     planned = _plan(plan)
     # One forward for each backward pass: eight steps of one pass.
@@ -144,6 +156,8 @@ def test_rollouts_survive_an_interruption_bit_for_bit(
     assert whole.status == "completed"
     ended = _interrupted(plan, tmp_path / "parts", at=7)
     assert records(tmp_path / "parts") == records(tmp_path / "whole")
+    _check_phases(whole, "rollout")
+    _check_phases(ended, "rollout")
     one, other = _report(whole), _report(ended)
     assert one.final_adapter_tensors_sha256 == other.final_adapter_tensors_sha256
     assert one.initial_adapter_tensors_sha256 == file_tensors_sha256(

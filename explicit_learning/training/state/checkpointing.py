@@ -163,10 +163,17 @@ class CheckpointingTrainer(_Base):
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Run the library's step and note its loss; before the first one of a resumed run, check what was restored."""
         self.loop.check_before_first_step()
-        loss: torch.Tensor = super().training_step(*args, **kwargs)
+        # The backward pass is what is left of the step: rollouts and the loss are phases of their own.
+        with self.loop.phases.phase("backward"):
+            loss: torch.Tensor = super().training_step(*args, **kwargs)
         self.loop.loss = float(loss)
         self.loop.losses_finite = self.loop.losses_finite and bool(torch.isfinite(loss))
         return loss
+
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the library's loss."""
+        with self.loop.phases.phase("score"):
+            return super().compute_loss(*args, **kwargs)
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)  # type: ignore[no-untyped-call] # accelerate names no types here
@@ -176,8 +183,13 @@ class CheckpointingTrainer(_Base):
     # --- saving ---------------------------------------------------------------------------------------------------
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Write a checkpoint and seal it: every rank its own files, rank 0 the shared ones, then the mark."""
+        """Write a checkpoint and seal it."""
         del model, trial
+        with self.loop.phases.phase("checkpoint"):
+            self._write_checkpoint()
+
+    def _write_checkpoint(self) -> None:
+        """Write and seal: every rank its own files, rank 0 the shared ones, then the mark."""
         context = self.loop.context
         manifest, step = context.manifest, self.state.global_step
         name = checkpoint_name(step)
@@ -264,11 +276,12 @@ class CheckpointingTrainer(_Base):
         del model
         folder = Path(resume_from_checkpoint)
         unwrapped = self.accelerator.unwrap_model(self.model)
-        for adapter, source in ((ADAPTER, folder), (REFERENCE, folder / REFERENCE)):
-            if adapter in unwrapped.peft_config:
-                load_adapter_weights(unwrapped, source, adapter=adapter)
-                self._check_restored(unwrapped, adapter, source)
-                self.resumed.append(adapter)
+        with self.loop.phases.phase("checkpoint"):
+            for adapter, source in ((ADAPTER, folder), (REFERENCE, folder / REFERENCE)):
+                if adapter in unwrapped.peft_config:
+                    load_adapter_weights(unwrapped, source, adapter=adapter)
+                    self._check_restored(unwrapped, adapter, source)
+                    self.resumed.append(adapter)
 
     def _check_restored(self, model: Any, adapter: str, folder: Path) -> None:
         """Compare the live adapter with the file it was restored from.
@@ -286,8 +299,9 @@ class CheckpointingTrainer(_Base):
             return
         folder = Path(checkpoint)
         optimizer, scheduler = self.optimizer_and_scheduler()
-        optimizer.load_state_dict(load_tensors(folder / OPTIMIZER))
-        scheduler.load_state_dict(load_tensors(folder / SCHEDULER))
+        with self.loop.phases.phase("checkpoint"):
+            optimizer.load_state_dict(load_tensors(folder / OPTIMIZER))
+            scheduler.load_state_dict(load_tensors(folder / SCHEDULER))
         self.resumed += ["optimizer", "scheduler"]
 
     def _load_rng_state(self, checkpoint: str | None) -> None:

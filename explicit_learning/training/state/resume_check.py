@@ -24,7 +24,6 @@ from explicit_learning.rundir.resume_audit import (
 from explicit_learning.rundir.smoke_boundary import RankBoundary, prove_boundary, write_boundary
 from explicit_learning.rundir.state_digests import read_state_digests
 from explicit_learning.training.collectives import barrier, gather
-from explicit_learning.training.measurements import peak_memory_bytes
 from explicit_learning.training.policy import ADAPTER, base_tensors
 from explicit_learning.training.state.adapters import adapter_tensors
 from explicit_learning.training.state.digests import live_tensors_sha256, state_sha256
@@ -70,6 +69,11 @@ class Auditable(Protocol):
 
 def live_components(trainer: Auditable) -> Components:
     """Return a digest of each part of the state that this rank would continue from."""
+    with trainer.loop.phases.phase("digest"):
+        return _digested(trainer)
+
+
+def _digested(trainer: Auditable) -> Components:
     model = trainer.accelerator.unwrap_model(trainer.model)
     optimizer, scheduler = trainer.optimizer_and_scheduler()
     streams = {name: state_sha256(value) for name, value in random_streams().items()}
@@ -95,7 +99,7 @@ def write_smoke_boundary(trainer: Auditable, components: Components, *, checkpoi
     own = RankBoundary(
         rank=context.rank,
         process_nonce=process_nonce(),
-        peak_memory_bytes=peak_memory_bytes(trainer.args.device),
+        peak_memory_bytes=trainer.loop.phases.peak_memory_bytes(),
         ledger=frontiers.ledger if frontiers else None,
         trace=frontiers.trace if frontiers else None,
         components=components,

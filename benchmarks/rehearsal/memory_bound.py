@@ -1,0 +1,38 @@
+"""How much memory EVI-PO may need on a CPU: what `el check` estimates, and what only a CPU adds.
+
+The estimate has no term that grows with the candidate rows of a step: it has one forward of ``max_rows_per_forward``.
+So a candidate forward whose activations are kept until the backward pass, or an image that is encoded once per
+candidate, breaks the bound at real size.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from explicit_learning.files.typed_json import from_json
+from explicit_learning.gates.memory import estimate_memory
+from explicit_learning.plan.typed_plan import Plan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["evi_po_bound"]
+
+# What the allocator of a CPU rank was given once it keeps: gaps between blocks of other sizes. Share of what comes and
+# goes.
+GAPS = 0.5
+
+
+def evi_po_bound(plan: Path, model: Path) -> int:
+    """Return the most memory that a rank of a frozen plan should need, in bytes.
+
+    Raises:
+        ValueError: If the model is none whose memory can be estimated.
+    """
+    estimate = estimate_memory(from_json(Plan, json.loads(plan.read_bytes())), model)
+    if estimate is None:
+        raise ValueError(f"{model} is not a Qwen3.5 model")
+    # The files of the weights are mapped while they are loaded, and count as resident beside the weights.
+    come_and_go = estimate.activations + estimate.logits + estimate.kv_cache + estimate.sampling
+    return estimate.estimate + estimate.weights + int(GAPS * come_and_go)

@@ -1,0 +1,41 @@
+"""What a run's grade of determinism promises, in the words of its model card."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from explicit_learning.plan.typed_plan import Plan
+
+__all__ = ["promise"]
+
+_SAME = "the same libraries (those of the lock) and the same number of ranks"
+_EQUAL = "this adapter comes out again bit for bit, whether the run is interrupted or not"
+PROMISES = {
+    ("cpu", "strict"): (
+        f"On the same model of processor, with {_SAME}, {_EQUAL}.\n\n"
+        "Not covered: another model of processor. Libraries choose other kernels for it, and the last bits differ."
+    ),
+    ("cpu", "seeded"): (
+        "Every seed is fixed, and each rank computes with one thread. On the same model of processor, with "
+        f"{_SAME}, nothing is known that would make a repeated run differ.\n\n"
+        "Not covered: another model of processor; and operations without a deterministic algorithm, which this grade "
+        "does not refuse."
+    ),
+    ("cuda", "strict"): (
+        f"On GPUs of the same model that are connected in the same way, with {_SAME}, {_EQUAL}.\n\n"
+        "Not covered: another model of GPU, another number of ranks or other libraries, which take sums in another "
+        "order."
+    ),
+    ("cuda", "seeded"): (
+        "Every seed is fixed, and nothing else. A repeated or resumed run starts from the same numbers, but may differ "
+        "in the last bits, and from then on in its completions: flash-attention's backward pass adds atomically, in "
+        "another order each time, and NCCL chooses how it adds.\n\n"
+        "Not covered: equality bit for bit. Plans with determinism `strict` ask for it."
+    ),
+}
+
+
+def promise(plan: Plan) -> str:
+    """Return what a plan's grade promises on its kind of hardware, and what is not covered."""
+    return f"Determinism `{plan.determinism}`. {PROMISES[plan.hardware.accelerator, plan.determinism]}"
