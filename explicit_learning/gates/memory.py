@@ -315,7 +315,8 @@ def check_memory(memory: RankMemory, *, file: str | None) -> tuple[list[Fault], 
     warning = (
         f"/optimisation/per_device_batch_size: with rows as long as planned, a rank takes about "
         f"{_size(estimate.estimate)} of {_size(share)}, the memory of {name} ({_parts(estimate)}): a smaller "
-        "per_device_batch_size with more accumulation steps takes less"
+        "per_device_batch_size with more accumulation steps takes less, and so does a smaller "
+        "objective.evi_po.max_rows_per_forward"
     )
     return [], [warning]
 

@@ -28,6 +28,8 @@ def test_a_draft_of_every_arm_is_valid_and_can_be_filled(folder: str, arm: str) 
     assert filled["model"]["attn_implementation"] == ("flash_attention_2" if on_gpu else "sdpa")
     assert filled["generation"]["evaluation_batch_size"] == (16 if on_gpu else 64)
     assert filled["generation"]["max_image_tokens"] == (1024 if on_gpu else None)
+    if ARMS[arm].trainer == "evi_po":
+        assert filled["objective"]["evi_po"]["max_rows_per_forward"] == (8 if on_gpu else 32)
 
 
 def test_the_large_models_experiment_names_every_rl_arm() -> None:
