@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from trl.kernels.chunked_logprob import ChunkedLogProbFunction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["float32_head", "float32_logits"]
+__all__ = ["float32_head", "float32_log_probs", "float32_logits"]
 
 # Rows of the weight that are float32 at one time: 268 MB for a hidden size of 2048.
 PIECE = 32768
@@ -39,6 +40,28 @@ def float32_logits(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         exact = hidden.float()
         pieces = [torch.nn.functional.linear(exact, piece.float()) for piece in weight.split(PIECE)]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1)
+
+
+def float32_log_probs(hidden: torch.Tensor, weight: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Return the log-probs of tokens, with logits as `float32_logits` computes them, without keeping the logits.
+
+    TRL's function for its own trainers does it, a piece of the vocabulary at a time; its backward pass computes the
+    logits again.
+
+    Args:
+        hidden: Final hidden states that predict the tokens; shape (..., features).
+        weight: The output layer's weight; shape (vocabulary, features).
+        ids: The tokens; shape (...,).
+
+    Returns:
+        Shape (...,), float32; differentiable in the hidden states.
+    """
+    with torch.autocast(hidden.device.type, enabled=False):
+        flat = hidden.float().reshape(-1, hidden.shape[-1])
+        log_probs: torch.Tensor = ChunkedLogProbFunction.apply(
+            flat, weight, None, ids.reshape(-1), 1.0, PIECE, None, 1.0, ()
+        )[0]
+    return log_probs.view(ids.shape)
 
 
 @contextmanager

@@ -93,7 +93,7 @@ def _reduce(rank: int, *, accelerator: str, ranks: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
-def bare(kind: str, plan: str) -> dict[str, Any]:
+def bare(kind: str, plan: Path) -> dict[str, Any]:
     """Train a plan's model, adapter and rows with TRL's own trainer, its settings and nothing of this program's.
 
     Args:
@@ -105,7 +105,7 @@ def bare(kind: str, plan: str) -> dict[str, Any]:
     from explicit_learning.training.phases import Phases
     from explicit_learning.training.policy import build_policy
 
-    typed, paths = load_plan(Path(plan)), resolved_paths(read_plan(Path(plan)))
+    typed, paths = load_plan(plan), resolved_paths(read_plan(plan))
     policy = build_policy(typed, model=Path(paths.model), initial_adapter=None)
     phases = Phases.on(typed.hardware.accelerator, 0)
     with tempfile.TemporaryDirectory() as folder:
@@ -208,8 +208,8 @@ MEASUREMENTS: dict[str, Callable[..., dict[str, Any]]] = {
     "devices": devices,
     "kernels": kernels,
     "all-reduce": all_reduce,
-    "bare-sft": lambda accelerator, plan: bare("sft", plan),  # noqa: ARG005 - the plan names the accelerator too
-    "bare-grpo": lambda accelerator, plan: bare("grpo", plan),  # noqa: ARG005 - same
+    "bare-sft": lambda accelerator, plan: bare("sft", Path(plan)),  # noqa: ARG005 - the plan names the accelerator too
+    "bare-grpo": lambda accelerator, plan: bare("grpo", Path(plan)),  # noqa: ARG005 - same
 }
 
 

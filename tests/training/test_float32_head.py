@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from explicit_learning.training import float32_head
-from explicit_learning.training.float32_head import float32_logits
+from explicit_learning.training.float32_head import float32_log_probs, float32_logits
 
 pytestmark = pytest.mark.training
 
@@ -41,3 +41,21 @@ def test_inside_the_head_is_in_float32_and_afterwards_as_before() -> None:
         assert model.head(hidden).dtype == torch.float32
     assert model.head(hidden).dtype == torch.bfloat16
     assert "forward" not in vars(model.head)
+
+
+def test_log_probs_and_their_gradient_are_those_of_exact_logits() -> None:
+    generator = torch.Generator().manual_seed(4)
+    hidden = torch.randn(2, 3, 16, generator=generator).bfloat16().requires_grad_()
+    weight = torch.randn(64, 16, generator=generator).bfloat16()
+    ids = torch.randint(64, (2, 3), generator=generator)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = float32_log_probs(hidden, weight, ids)
+    exact_hidden = hidden.detach().double().requires_grad_()
+    exact = (exact_hidden @ weight.double().T).log_softmax(-1).gather(-1, ids[..., None]).squeeze(-1)
+    assert (found - exact).abs().max() < 1e-5
+    found.sum().backward()
+    exact.sum().backward()
+    assert hidden.grad is not None
+    assert exact_hidden.grad is not None
+    # The gradient itself has the type of the hidden states.
+    assert ((hidden.grad - exact_hidden.grad).norm() / exact_hidden.grad.norm()) < 2**-8

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.data.prompt import prompt_messages
 from explicit_learning.training.arguments import TEMPLATE_OPTIONS
+from explicit_learning.training.float32_head import float32_log_probs
 from explicit_learning.training.objectives.evi_po import summed_log_probs
 
 if TYPE_CHECKING:
@@ -195,9 +196,8 @@ def score_rows(
             position_ids=positions,
             use_cache=False,
         ).last_hidden_state
-        logits = model.lm_head(hidden[index, places - 1]).float()
-        chosen = logits.gather(-1, ids[index, places][..., None]).squeeze(-1)
-        scores = summed_log_probs(chosen - logits.logsumexp(-1), scored)
+        log_probs = float32_log_probs(hidden[index, places - 1], model.lm_head.weight, ids[index, places])
+        scores = summed_log_probs(log_probs, scored)
         return scores, *(state for place in gold for state in gold_states(rows[place], hidden[place]))
 
     scores, *states = call(forward, *(features[row.view] for row in rows))
