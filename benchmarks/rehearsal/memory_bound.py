@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["evi_po_bound"]
 
-# What the allocator of a CPU rank was given once it keeps: gaps between blocks of other sizes. Share of what comes and
-# goes.
-GAPS = 0.5
+# The estimate leaves out gaps between blocks, of which a CPU rank's allocator gives nothing back, and the grammar.
+LEFT_OUT = 1.25
 
 
 def evi_po_bound(plan: Path, model: Path) -> int:
@@ -34,5 +33,4 @@ def evi_po_bound(plan: Path, model: Path) -> int:
     if estimate is None:
         raise ValueError(f"{model} is not a Qwen3.5 model")
     # The files of the weights are mapped while they are loaded, and count as resident beside the weights.
-    come_and_go = estimate.activations + estimate.logits + estimate.kv_cache + estimate.sampling
-    return estimate.estimate + estimate.weights + int(GAPS * come_and_go)
+    return int(LEFT_OUT * estimate.estimate) + estimate.weights
