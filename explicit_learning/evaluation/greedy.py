@@ -19,6 +19,7 @@ from explicit_learning.plan.typed_plan import Reward
 from explicit_learning.rewards import REWARD_VERSION, score
 from explicit_learning.training.arguments import TEMPLATE_OPTIONS
 from explicit_learning.training.constraint import Greedy, compile_constraint, generate_constrained
+from explicit_learning.training.determinism import apply_determinism
 from explicit_learning.training.policy import load_base, load_processor
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def evaluate(
     rows = read_slot_rows(Path(paths.evaluation), split="evaluation")
     folder = Path(paths.model)
     processor = load_processor(folder, max_image_tokens=plan.generation.max_image_tokens)
+    apply_determinism(plan.determinism)
     strict = plan.determinism == "strict"
     model: Any = load_base(folder, plan.model, accelerator=plan.hardware.accelerator, strict=strict)
     if adapter is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from explicit_learning.rundir.rank_report import KernelCheck
 from explicit_learning.training.kernels import MODEL_MODULE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import Tensor
 
@@ -66,12 +67,27 @@ def check_kernels(config: Any, *, attention: str, dtype: torch.dtype, device: to
     """
     generator = torch.Generator().manual_seed(SEED)
     checks = []
-    for call in _calls(config, generator):
-        bound = getattr(sys.modules[MODEL_MODULE], call.name)
-        found = _results(bound, call, dtype, device, given=dtype)
-        expected = _results(bound.torch_function, call, torch.float32, device, given=dtype)
-        checks.append(_compared(bound.implementation.__name__, found, expected))
-    return (*checks, _attention_check(config, attention, dtype, device, generator))
+    with _any_algorithm():
+        for call in _calls(config, generator):
+            bound = getattr(sys.modules[MODEL_MODULE], call.name)
+            found = _results(bound, call, dtype, device, given=dtype)
+            expected = _results(bound.torch_function, call, torch.float32, device, given=dtype)
+            checks.append(_compared(bound.implementation.__name__, found, expected))
+        return (*checks, _attention_check(config, attention, dtype, device, generator))
+
+
+@contextmanager
+def _any_algorithm() -> Iterator[None]:
+    """Allow operations without a deterministic kernel: torch's gated-delta loop has one on GPUs, a sum along a row."""
+    enabled, warn_only = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    torch.use_deterministic_algorithms(False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
 
 
 def require_equal_kernels(checks: Sequence[KernelCheck]) -> None:

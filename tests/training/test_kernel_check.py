@@ -99,3 +99,13 @@ def test_a_wrong_gradient_alone_is_found(config: Any, monkeypatch: pytest.Monkey
 def test_what_is_not_finite_is_refused() -> None:
     with pytest.raises(Refusal, match="its gradient differs from torch's by nan of its size"):
         require_equal_kernels([KernelCheck(name="kernel", forward=0.0, backward=float("nan"))])
+
+
+def test_the_grade_of_determinism_is_as_before(config: Any) -> None:
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        check_kernels(config, attention="eager", dtype=torch.float32, device=CPU)
+        assert torch.are_deterministic_algorithms_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
