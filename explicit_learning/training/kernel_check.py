@@ -83,7 +83,7 @@ def _any_algorithm() -> Iterator[None]:
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
     )
-    torch.use_deterministic_algorithms(False)
+    torch.use_deterministic_algorithms(mode=False)
     try:
         yield
     finally:
