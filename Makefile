@@ -22,7 +22,7 @@ env: ## make the environment if needed; the last line is the path of its Python
 demo: ## the whole story on a CPU; options in ARGS, such as ARGS='--quick'
 	@exec ./bin/el demo $(ARGS)
 
-rehearsal: ## real training at real size on a CPU: an hour and 20 GB, or with SIZE=small a few minutes; folder in OUT
+rehearsal: ## real training at real size on a CPU: an hour and 12 GB, or with SIZE=small a few minutes; folder in OUT
 	@python="$$(./tools/environment.sh)"; \
 	exec "$$python" -m benchmarks.rehearsal --size $(or $(SIZE),full) $(if $(OUT),--out "$(OUT)")
 
