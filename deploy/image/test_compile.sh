@@ -7,17 +7,18 @@
 # For one architecture (COMPUTE_CAPABILITIES, 9.0), with the compiler of the lock. With one job (COMPILE_JOBS) it takes an
 # hour and up to 7 GB of memory. What was compiled is kept in the cache of the environments, in a folder for each set of
 # compilers and sources, and a run that was ended continues there.
+#
+# With --identity it compiles nothing, and prints a hash of compilers, sources and settings: what it shows holds for these.
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.."
 # shellcheck source=deploy/image/tools.sh
 . deploy/image/tools.sh
 # shellcheck source=deploy/image/compiler.sh
 . deploy/image/compiler.sh
-needs gcc g++
+[ "${1:-}" = --identity ] || needs gcc g++
 : "${COMPUTE_CAPABILITIES:=9.0}" "${COMPILE_JOBS:=1}"
 umask 022
 scripts=$PWD/deploy/image
-main=$(./tools/environment.sh | tail -n 1)
 
 entries() { awk -v name="^($1)==" '$0 ~ name { on = 1 } on { print } on && !/\\$/ { on = 0 }' "$2"; } # PATTERN LOCK
 work=$(mktemp -d)
@@ -25,6 +26,11 @@ trap 'rm -rf -- "$work"' EXIT
 entries 'ninja|wheel|nvidia-(cuda-.*|nvvm)' environment.lock >"$work/compilers.txt"
 entries 'causal-conv1d|flash-attn' environment.lock >"$work/sources.txt"
 entries torch environment.lock >"$work/torch.txt" # it is in the environment of the CPU lock, in the same version
+if [ "${1:-}" = --identity ]; then
+    cat -- "$work"/*.txt "$scripts"/compiler.sh "$scripts"/nvcc.sh "$scripts"/no_network/*.py | sha256sum | cut -d ' ' -f 1
+    exit
+fi
+main=$(./tools/environment.sh | tail -n 1)
 "$main" -c 'import sys; print(sys.version)' >"$work/python.txt"
 cache=${main%/*/bin/python}/compiled-$(cat -- "$work"/*.txt | sha256sum | cut -c 1-12)
 entries 'nvidia-(nvjitlink|cu(blas|fft|rand|solver|sparse))' environment.lock >>"$work/compilers.txt" # as torch pins them
@@ -33,6 +39,11 @@ cd -P -- "$cache" # ninja compiles again what another path was given to
 cache=$PWD
 exec {guard}>guard
 flock "$guard"
+# ninja compiles again what was compiled by a script in another place: in another clone.
+rm -rf scripts
+mkdir scripts
+cp -r -- "$scripts/nvcc.sh" "$scripts/no_network" scripts/
+scripts=$cache/scripts
 
 "$main" -m venv "$work/bootstrap"
 pip() { "$work/bootstrap/bin/python" -m pip --python compilers/bin/python "$@"; }

@@ -148,6 +148,8 @@ def _trainer(kind: str, plan: Plan, paths: Any, policy: Any, folder: str) -> Any
     }
     if kind == "sft":
         return SFTTrainer(args=SFTConfig(**shared, max_length=None, completion_only_loss=True), **common)
+    # TRL pads prompts on the left, but lets the processor pad the fields of their tokens (docs/upstream.md).
+    policy.processor.tokenizer.padding_side = "left"
     generation = plan.generation
     args = GRPOConfig(
         **shared,
