@@ -27,6 +27,8 @@ entries 'ninja|wheel|nvidia-(cuda-.*|nvvm)' environment.lock >"$work/compilers.t
 entries 'causal-conv1d|flash-attn' environment.lock >"$work/sources.txt"
 entries torch environment.lock >"$work/torch.txt" # it is in the environment of the CPU lock, in the same version
 if [ "${1:-}" = --identity ]; then
+    entries 'nvidia-(nvjitlink|cu(blas|fft|rand|solver|sparse))' environment.lock >"$work/headers.txt"
+    echo "$COMPUTE_CAPABILITIES" >"$work/capabilities.txt"
     cat -- "$work"/*.txt "$scripts"/compiler.sh "$scripts"/nvcc.sh "$scripts"/no_network/*.py | sha256sum | cut -d ' ' -f 1
     exit
 fi

@@ -30,7 +30,8 @@ PROMISES = {
     ("cuda", "seeded"): (
         "Every seed is fixed, and nothing else. A repeated or resumed run starts from the same numbers, but may differ "
         "in the last bits, and from then on in its completions: flash-attention's backward pass adds atomically, in "
-        "another order each time, and NCCL chooses how it adds.\n\n"
+        "another order each time, NCCL chooses how it adds, and Triton chooses tile sizes by timing, on each rank for "
+        "itself.\n\n"
         "Not covered: equality bit for bit. Plans with determinism `strict` ask for it."
     ),
 }

@@ -46,11 +46,13 @@ RESULT = "selftest.json"
 ARMS = ("sft_certificate", "answer_grpo", "papo", "evi_po")
 MEASURED_STEPS = 20
 CPU_RANKS = 2
+# The longest that a process of one step may take.
+CHILD_SECONDS = 300
 STEPS = {
     "devices": "compare the GPUs that NVML reports with those that torch sees",
     "kernels": "compare every function of the model's layers with torch's own",
     "all-reduce": "add up a tensor over all devices, and compare the sum",
-    "smoke": "train the tiny model, stop, resume, and compare state and outputs with an uninterrupted run",
+    "smoke": "train the tiny model on up to two GPUs, resume, and compare state and outputs with an uninterrupted run",
     **{arm: f"train {MEASURED_STEPS} steps of {arm}, and measure tokens per second and memory" for arm in ARMS},
     "bare-sft": f"train {MEASURED_STEPS} steps with TRL's own SFTTrainer on the same rows",
     "bare-grpo": f"train {MEASURED_STEPS} steps with TRL's own GRPOTrainer on the same slots",
@@ -192,9 +194,10 @@ def _all_reduce(test: Selftest) -> dict[str, Any]:
 
 
 def _smoke(test: Selftest) -> dict[str, Any]:
-    plan = _frozen(test, "intervention_grpo", "smoke", tiny=True, max_steps=10)
+    ranks = min(2, test.ranks) if test.accelerator == "cuda" else 1
+    plan = _frozen(test, "intervention_grpo", "smoke", tiny=True, max_steps=10, ranks=ranks)
     _ask(test, ["smoke", str(plan), "--out", str(test.out / "smoke")])
-    return {"run": "smoke", "completed": True}
+    return {"run": "smoke", "ranks": ranks}
 
 
 def _arm(arm: str) -> Callable[[Selftest], dict[str, Any]]:
@@ -234,7 +237,7 @@ def _model(test: Selftest) -> Path:
     return test.model or path
 
 
-def _frozen(test: Selftest, arm: str, name: str, *, max_steps: int, tiny: bool = False) -> Path:
+def _frozen(test: Selftest, arm: str, name: str, *, max_steps: int, tiny: bool = False, ranks: int = 1) -> Path:
     """Freeze the demo's draft of an arm for this machine, and return the plan's file."""
     source = PLANS / "demo" / f"{arm}.json"
     draft: dict[str, Any] = load_json(source, gate=CONTEXT.gate)
@@ -251,7 +254,7 @@ def _frozen(test: Selftest, arm: str, name: str, *, max_steps: int, tiny: bool =
     if not ARMS_TABLE[arm].is_sft:
         draft["optimisation"] |= {"max_steps": max_steps, "save_interval": max_steps}
     if test.accelerator == "cuda":
-        draft["hardware"] = {"accelerator": "cuda", "world_size": 1}
+        draft["hardware"] = {"accelerator": "cuda", "world_size": ranks}
         draft["model"]["dtype"] = "bfloat16"
     draft |= {"data": {"manifest": str(write_digits(test.out / "data", seed=0, size="quick"))}, "run_id": name}
     plan = test.out / "plans" / f"{name}.json"
@@ -293,14 +296,24 @@ def _child(test: Selftest, name: str, **arguments: str | int) -> dict[str, Any]:
     """Measure one thing in a process with a rank's environment, and return what it printed."""
     plan = Path(str(arguments["plan"])) if "plan" in arguments else _any_plan(test)
     environment = rank_environment(load_plan(plan), os.environ).variables
-    done = subprocess.run(  # noqa: S603 - the program itself
-        [sys.executable, "-m", "explicit_learning.training.selftest", name],
-        input=json.dumps({"accelerator": test.accelerator, **arguments}),
-        stdout=subprocess.PIPE,
-        encoding="utf-8",
-        env=environment,
-        check=False,
-    )
+    if test.accelerator == "cuda" and name.startswith("bare"):
+        environment["CUDA_VISIBLE_DEVICES"] = _gpus()[0].uuid  # with several, transformers would use DataParallel
+    try:
+        done = subprocess.run(  # noqa: S603 - the program itself
+            [sys.executable, "-m", "explicit_learning.training.selftest", name],
+            input=json.dumps({"accelerator": test.accelerator, **arguments}),
+            stdout=subprocess.PIPE,
+            encoding="utf-8",
+            env=environment,
+            timeout=CHILD_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise CONTEXT.refusal(
+            found=f"{name}: no result after {CHILD_SECONDS} s",
+            expected="a result within that time",
+            fix="NCCL_DEBUG=INFO shows where NCCL waits; with PCIe switches, IOMMU or ACS settings can block GPUs",
+        ) from None
     try:
         answer: dict[str, Any] = json.loads(done.stdout.strip().rpartition("\n")[2])
     except ValueError:

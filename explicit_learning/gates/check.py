@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from explicit_learning.errors import Fault
     from explicit_learning.gates.memory import RankMemory
     from explicit_learning.gates.nvml import Inventory
-    from explicit_learning.inputs.base_model import BaseModel
     from explicit_learning.inputs.data import ImageTokens
     from explicit_learning.inputs.named import Inputs
     from explicit_learning.plan.reading import PlanDocument
@@ -214,7 +213,7 @@ def _examined_machine(document: PlanDocument, inputs: Inputs, nodes: int) -> _Ma
 
 
 def _kernel_faults(document: PlanDocument, ranks: int, inventory: Inventory | NvmlUnavailable) -> list[Fault]:
-    """Check kernels and compiler for a plan's GPUs; that there are none is told by another gate."""
+    """Check that there are kernels for a plan's GPUs; that there are no GPUs is told by another gate."""
     hardware = document.group("hardware", Hardware)
     if hardware is None or hardware.accelerator != "cuda" or isinstance(inventory, NvmlUnavailable):
         return []
@@ -224,10 +223,6 @@ def _kernel_faults(document: PlanDocument, ranks: int, inventory: Inventory | Nv
     except Refusal:
         return []  # the gate on the image has reported it
     return check_kernels(gpus, strict=document.raw.get("determinism") == "strict", baked=baked)
-
-
-def _resize_rules(model: BaseModel, generation: Generation) -> ResizeRules:
-    return ResizeRules.of_model(model.folder, max_image_tokens=generation.max_image_tokens)
 
 
 def _image_tokens(inputs: Inputs, generation: Generation) -> ImageTokens | None:

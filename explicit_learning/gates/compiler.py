@@ -24,7 +24,7 @@ __all__ = ["check_compiler"]
 POINTER = "/hardware/accelerator"
 CONTEXT = Context(
     gate="compiler",
-    fix="apt-get install gcc, or use the image, which has what is needed",
+    fix="apt-get install gcc libc6-dev, or use the image, which has what is needed",
     exit_code=ExitCode.ENVIRONMENT,
 )
 # In the order in which Triton looks for them, where CC is not set.

@@ -20,7 +20,7 @@ layer (in bytes):
   R T times the values of all layers.
 * logits, 8 R C min(V, 32768): TRL 1.16 computes the output layer in tiles of that many rows, and their gradient.
 * kv cache: S T times key and value features for each full layer, and the state of each gated-delta layer.
-* sampling: the prompts' forward, of which one layer is there at a time, and 16 S V for a position's logits.
+* sampling: the prompts' forward, of which one layer is there at a time, and 40 S V for a position's logits.
 
 The values of a layer are those of `explicit_learning.gates.activations`. EVI-PO adds one forward of candidates
 (`max_rows_per_forward`), PAPO a second forward where its masked images have a gradient. Sampling and backward do not
@@ -70,8 +70,9 @@ TYPE_BYTES = {"float32": 4, "bfloat16": 2}
 MOMENTS = 2
 # Columns of the output layer that TRL computes together, and the copies of them: logits and their gradient.
 HEAD_TILE, TILE_COPIES = 32_768, 2
-# Copies of a sampled position's logits: the layer's, those of the grammar's mask and of the choice, in float32.
-SAMPLED_COPIES = 4
+# Copies of a sampled position's logits, as values of four bytes: the layer's and the grammar's mask in float32, and of
+# the choice the logits, probabilities, weights and their running sum in eight bytes each.
+SAMPLED_COPIES = 10
 # CUDA's context and its libraries' kernels; on a CPU, what Python with torch, transformers and TRL holds.
 RUNTIME_BYTES = {"cuda": GIB, "cpu": 3 * GIB // 4}
 # Share of the memory from which on a plan is near it: an estimate is not exact, and the allocator leaves gaps.
@@ -185,12 +186,13 @@ def estimate_memory(
     buckets = adapter if geometry.ranks > 1 else 0
     optimizer = MOMENTS * adapter
     activations = kept_of.text(geometry.batch, tokens) + kept_of.vision(geometry.batch, shown)
-    logits = geometry.batch * generation.max_completion_tokens * min(HEAD_TILE, dimensions.vocabulary)
+    tile = min(HEAD_TILE, dimensions.vocabulary)
+    logits = geometry.batch * generation.max_completion_tokens * tile
     logits *= FLOAT32 * TILE_COPIES
     if objective is not None and objective.evi_po is not None:
         rows = objective.evi_po.max_rows_per_forward
         activations += kept_of.text(rows, tokens) + kept_of.vision(rows, shown)
-        logits += rows * generation.max_completion_tokens * dimensions.vocabulary * FLOAT32 * TILE_COPIES
+        logits += rows * generation.max_completion_tokens * tile * FLOAT32 * TILE_COPIES
     if objective is not None and objective.papo is not None and objective.papo.aug_entropy_grad:
         activations *= 2
     vllm = int(plan.vllm.gpu_memory_share * gpu_bytes) if plan.vllm and plan.vllm.use and gpu_bytes else 0

@@ -42,6 +42,7 @@ def run(context: RankContext) -> RankOutcome:
     manifest = context.manifest
     plan, start = manifest.plan, manifest.resume_checkpoint
     phases = Phases.on(plan.hardware.accelerator, context.local_rank)
+    import torch
     from transformers.utils import logging
 
     from explicit_learning.training.collectives import any_rank
@@ -54,6 +55,8 @@ def run(context: RankContext) -> RankOutcome:
     checkpoint = manifest.run / start if start else None
     logging.disable_progress_bar()
     apply_determinism(plan.determinism)
+    if plan.hardware.accelerator == "cuda":  # libraries ask for the current device's architecture
+        torch.cuda.set_device(context.local_rank)
 
     context.say(f"loading {Path(plan.model.path).name}")
     adapter = Path(manifest.paths.initial_adapter) if manifest.paths.initial_adapter else None

@@ -9,6 +9,7 @@ import json
 import sys
 import tempfile
 import time
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,16 @@ if TYPE_CHECKING:
 
     from explicit_learning.plan.typed_plan import Plan
 
+# Sizes of Qwen3.5-2B's heads (config.json, text_config): the tiny model's are smaller, and have other kernels.
+HEADS = {
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+}
+# How long a rank waits for another: NCCL that cannot reach a GPU hangs.
+WAIT = timedelta(seconds=60)
 ELEMENTS = 16 * 2**20  # of float32: 64 MiB, the size of a large gradient bucket
 
 
@@ -43,7 +54,7 @@ def devices(accelerator: str) -> dict[str, Any]:
 
 
 def kernels(accelerator: str, model: str) -> dict[str, Any]:
-    """Compare the functions of a model's layers with torch's own.
+    """Compare the functions of a model's layers with torch's own, at the head sizes of Qwen3.5-2B or a larger model's.
 
     Raises:
         Refusal: If a compiled function cannot be imported, or computes something else (78).
@@ -51,15 +62,27 @@ def kernels(accelerator: str, model: str) -> dict[str, Any]:
     from transformers import AutoConfig
 
     from explicit_learning.files.typed_json import to_json
-    from explicit_learning.training.kernel_check import TOLERANCE, check_kernels, require_equal_kernels
+    from explicit_learning.training.kernel_check import (
+        GRADIENT_TOLERANCE,
+        TOLERANCE,
+        check_kernels,
+        require_equal_kernels,
+    )
     from explicit_learning.training.kernels import bind_layer_functions, bound_layer_functions
 
     bind_layer_functions(accelerator)
     config = AutoConfig.from_pretrained(model, local_files_only=True).get_text_config()
-    device = torch.device(accelerator)
-    checks = check_kernels(config, attention="sdpa", dtype=torch.bfloat16, device=device)
-    require_equal_kernels(checks)
-    return {"functions": bound_layer_functions(), "tolerance": TOLERANCE, "differences": to_json(checks)}
+    for name, size in HEADS.items():
+        setattr(config, name, max(size, getattr(config, name)))
+    device, attentions = torch.device(accelerator), ("sdpa", "flash_attention_2")
+    checks = {
+        check.name: check
+        for attention in (attentions if accelerator == "cuda" else attentions[:1])
+        for check in check_kernels(config, attention=attention, dtype=torch.bfloat16, device=device)
+    }
+    require_equal_kernels([*checks.values()])
+    tolerances = {"result": TOLERANCE, "gradient": GRADIENT_TOLERANCE}
+    return {"functions": bound_layer_functions(), "tolerances": tolerances, "differences": to_json([*checks.values()])}
 
 
 def all_reduce(accelerator: str, ranks: int) -> dict[str, Any]:
@@ -80,7 +103,7 @@ def _reduce(rank: int, *, accelerator: str, ranks: int, folder: str) -> None:
     if accelerator == "cuda":
         torch.cuda.set_device(rank)
     backend = "nccl" if accelerator == "cuda" else "gloo"
-    dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
+    dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=rank, world_size=ranks, timeout=WAIT)
     device = torch.device(accelerator, rank) if accelerator == "cuda" else torch.device("cpu")
     tensor = torch.full((ELEMENTS,), float(rank + 1), device=device)
     dist.barrier()
@@ -94,7 +117,9 @@ def _reduce(rank: int, *, accelerator: str, ranks: int, folder: str) -> None:
 
 
 def bare(kind: str, plan: Path) -> dict[str, Any]:
-    """Train a plan's model, adapter and rows with TRL's own trainer, its settings and nothing of this program's.
+    """Train a plan's model, a new adapter and the plan's rows with TRL's own trainer and settings.
+
+    What is this program's are the model's layer functions, as in the plan's own run.
 
     Args:
         kind: ``sft`` or ``grpo``.
