@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.files.typed_json import from_json
 from explicit_learning.gates.memory import estimate_memory
+from explicit_learning.model_files.headers import safetensors_header, weight_files
 from explicit_learning.plan.typed_plan import Plan
 
 if TYPE_CHECKING:
@@ -32,5 +33,8 @@ def evi_po_bound(plan: Path, model: Path) -> int:
     estimate = estimate_memory(from_json(Plan, json.loads(plan.read_bytes())), model)
     if estimate is None:
         raise ValueError(f"{model} is not a Qwen3.5 model")
-    # The files of the weights are mapped while they are loaded, and count as resident beside the weights.
-    return int(LEFT_OUT * estimate.estimate) + estimate.weights
+    # The files of the weights are mapped while they are loaded, and count as resident beside the weights. The allocator
+    # may keep what the largest one took when it was moved: from run to run the peak differs by that much.
+    entries = [entry for path in weight_files(model) for entry in safetensors_header(path).values()]
+    largest = max(end - start for start, end in (entry["data_offsets"] for entry in entries))
+    return int(LEFT_OUT * estimate.estimate) + estimate.weights + largest
