@@ -1,9 +1,9 @@
 """Which functions compute Qwen3.5's gated-delta layers, chosen here and recorded.
 
 transformers 5.17 takes the compiled functions of flash-linear-attention and causal-conv1d wherever these packages can
-be imported, on CPUs too, where calling them fails; on any error of an import it takes its own torch functions without
-a word. So the kit decides: torch functions on CPUs, compiled ones on GPUs, where a package that cannot be imported is
-refused.
+be imported, on CPUs too, where calling them fails; on any error of an import it takes its own torch functions and does
+not report it. So the kit decides: torch functions on CPUs, compiled ones on GPUs, where a package that cannot be
+imported is refused.
 """
 
 from __future__ import annotations
