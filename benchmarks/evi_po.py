@@ -106,9 +106,11 @@ def score_shared(model: PreTrainedModel, rows: list[ScoreRow], limit: int) -> Te
 
     from explicit_learning.training.forwards import checkpointed
     from explicit_learning.training.objectives.scoring import chunks, image_features, plain, score_rows
+    from explicit_learning.training.phases import Phases
     from explicit_learning.training.step_loop import LoopState
 
-    again = partial(checkpointed, LoopState(context=None, cycle=1, budget_is_short=lambda: False))  # type: ignore[arg-type] # only its flag is used
+    loop = LoopState(context=None, phases=Phases.on("cpu", 0), cycle=1, budget_is_short=lambda: False)  # type: ignore[arg-type] # only its flag is used
+    again = partial(checkpointed, loop)
     views = list(dict.fromkeys(row.view for row in rows))
     features = image_features(model, views, limit=limit, device="cpu", call=again)
     batches, scores = chunks(len(rows), limit), []

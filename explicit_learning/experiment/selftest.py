@@ -55,7 +55,7 @@ STEPS = {
     "smoke": "train the tiny model on up to two GPUs, resume, and compare state and outputs with an uninterrupted run",
     **{arm: f"train {MEASURED_STEPS} steps of {arm}, and measure tokens per second and memory" for arm in ARMS},
     "bare-sft": f"train {MEASURED_STEPS} steps with TRL's own SFTTrainer on the same rows",
-    "bare-grpo": f"train {MEASURED_STEPS} steps with TRL's own GRPOTrainer on the same slots",
+    "bare-grpo": f"train {MEASURED_STEPS} steps with TRL's own GRPOTrainer on slots of the same data",
 }
 
 

@@ -192,14 +192,17 @@ def _parity(completion_ids: list[list[int]], **_: Any) -> list[float | None]:
 
 
 def _rows(plan: Plan, paths: Any) -> Any:
-    """Return the plan's rows as TRL's documentation writes them."""
+    """Return the rows of an SFT plan's steps, or all slots of an RL plan, as TRL's documentation writes them."""
     from datasets import Dataset
 
     from explicit_learning.arms import ARMS
     from explicit_learning.data.images import ImageStore
     from explicit_learning.data.prompt import load_system_prompt, user_text
     from explicit_learning.inputs.frozen_rows import read_frozen_sft_rows, read_frozen_slots
+    from explicit_learning.inputs.sft_pass import sft_order
+    from explicit_learning.plan.geometry import Geometry
 
+    rows = plan.optimisation.max_steps * Geometry.of(plan).rows_per_cycle
     system, images = load_system_prompt(Path(paths.prompt)), ImageStore(Path(paths.asset_root))
     arm, dataset = ARMS[plan.arm], Path(paths.dataset)
 
@@ -217,7 +220,7 @@ def _rows(plan: Plan, paths: Any) -> Any:
                     "completion": [{"role": "assistant", "content": row.assistant_response}],
                     "images": [images.load(image, row=row.record_id) for image in row.images],
                 }
-                for row in read_frozen_sft_rows(dataset, plan)
+                for row in sft_order(read_frozen_sft_rows(dataset, plan), arm=plan.arm, data_seed=plan.data_seed)[:rows]
             ]
         )
     return Dataset.from_list(
