@@ -192,7 +192,8 @@ def _examined_machine(document: PlanDocument, inputs: Inputs, nodes: int) -> _Ma
     if hardware.accelerator == "cuda":
         need = shm_need(inventory, local_ranks=ranks, nodes=nodes, environ=os.environ)
         machine.faults += check_shm(need, file=file)
-        machine.faults += check_compiler(os.environ, file=file)
+        if not isinstance(inventory, NvmlUnavailable):  # without GPUs, this is not what is missing
+            machine.faults += check_compiler(os.environ, file=file)
     machine.platform = measure_platform(
         accelerator=hardware.accelerator, local_ranks=ranks, environ=os.environ, inventory=inventory
     )

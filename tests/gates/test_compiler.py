@@ -12,7 +12,9 @@ from explicit_learning.files.resources import SCHEMAS
 from explicit_learning.gates.check import check_plan
 from explicit_learning.gates.compiler import check_compiler
 from explicit_learning.gates.doctor import examine
+from explicit_learning.gates.nvml import Inventory, NvmlUnavailable
 from explicit_learning.plan.reading import read_plan
+from tests.support.gpus import gpu
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,11 +77,25 @@ def _plan(folder: Path, hardware: dict[str, Any]) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("accelerator", "asked"), [("cuda", True), ("cpu", False)])
-def test_gpu_plans_and_they_alone_ask_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accelerator: str, asked: bool
+GPU_HOST = Inventory(
+    driver_version="580.95.05", cuda_driver_version="13.0", nvml_version="13", gpus=(gpu(),), topology=()
+)
+NO_DRIVER = NvmlUnavailable(reason="no NVIDIA driver", fix="install one")
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "inventory", "asked"),
+    [("cuda", GPU_HOST, True), ("cuda", NO_DRIVER, False), ("cpu", GPU_HOST, False)],
+)
+def test_gpu_plans_on_gpu_hosts_and_they_alone_ask_for_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    accelerator: str,
+    inventory: Inventory | NvmlUnavailable,
+    asked: bool,
 ) -> None:
     monkeypatch.setenv("CC", "/missing/cc")
+    monkeypatch.setattr("explicit_learning.gates.check.read_inventory", lambda: inventory)
     faults = check_plan(read_plan(_plan(tmp_path, {"accelerator": accelerator})), out=None).faults
     assert [fault.found for fault in faults if fault.gate == "compiler" and "CC" in fault.found] == (
         ['CC is "/missing/cc": no such program'] if asked else []
