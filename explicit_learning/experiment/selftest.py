@@ -27,6 +27,7 @@ from explicit_learning.freeze.draft_data import write_digits
 from explicit_learning.freeze.smoke_plan import move_paths
 from explicit_learning.gates.nvml import NvmlUnavailable, read_inventory
 from explicit_learning.gates.visible import visible_devices
+from explicit_learning.inputs.base_model import read_base_model
 from explicit_learning.launch.environment import rank_environment
 from explicit_learning.plan.reading import load_plan
 from explicit_learning.rundir import layout
@@ -94,9 +95,12 @@ def run_selftest(test: Selftest) -> None:
         test: The selftest; its ``results`` and ``faults`` are filled.
 
     Raises:
-        Refusal: If there is no GPU for a test of GPUs (69), or the folder cannot be written to (73, 74).
+        Refusal: If there is no GPU for a test of GPUs (69), the model is not one that a plan could name (65, 74), or
+            the folder cannot be written to (73, 74).
     """
     _require_devices(test.accelerator)
+    if test.model is not None:
+        read_base_model(test.model)
     _claim(test.out)
     steps: dict[str, Callable[[Selftest], dict[str, Any]]] = {
         "devices": _devices,

@@ -44,6 +44,14 @@ def test_a_folder_with_files_in_it_is_refused(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["faults"][0]["file"] == str(tmp_path)
 
 
+def test_a_model_that_is_not_there_is_refused_before_any_step(tmp_path: Path) -> None:
+    done = _selftest("--cpu", "--model", str(tmp_path / "missing"), "--out", str(tmp_path / "out"))
+    assert done.returncode == ExitCode.CONTRACT
+    assert "Traceback" not in done.stderr
+    assert json.loads(done.stdout)["faults"][0]["gate"] == "model"
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.slow
 def test_every_step_passes_on_a_cpu(tmp_path: Path) -> None:
     done = _selftest("--cpu", "--out", str(tmp_path / "out"))
