@@ -2,11 +2,11 @@
 # Compiles what the full image compiles, as far as it takes to see whether it compiles: without a GPU or a registry.
 #
 #   causal-conv1d   whole, into a wheel, which is then imported
-#   flash-attn      the units for head sizes 64 and 256, bfloat16, forward and backward (8 of 72)
+#   flash-attn      its interface, and the units for head sizes 64 and 256, bfloat16, forward and backward (8 of 72)
 #
-# For one architecture (COMPUTE_CAPABILITIES, 9.0), with the compiler of the lock. With one job (COMPILE_JOBS) it takes an
-# hour and up to 7 GB of memory. What was compiled is kept in the cache of the environments, in a folder for each set of
-# compilers and sources, and a run that was ended continues there.
+# For one architecture (COMPUTE_CAPABILITIES, 9.0), with the compiler of the lock, COMPILE_JOBS (1) at once, up to 7 GB of
+# memory each. What was compiled is kept in the cache of the environments, in a folder for each set of compilers, sources
+# and settings, and a run that was ended continues there.
 #
 # With --identity it compiles nothing, and prints a hash of compilers, sources and settings: what it shows holds for these.
 set -euo pipefail
@@ -26,16 +26,16 @@ trap 'rm -rf -- "$work"' EXIT
 entries 'ninja|wheel|nvidia-(cuda-.*|nvvm)' environment.lock >"$work/compilers.txt"
 entries 'causal-conv1d|flash-attn' environment.lock >"$work/sources.txt"
 entries torch environment.lock >"$work/torch.txt" # it is in the environment of the CPU lock, in the same version
+entries 'nvidia-(nvjitlink|cu(blas|fft|rand|solver|sparse))' environment.lock >"$work/headers.txt" # as torch pins them
+echo "$COMPUTE_CAPABILITIES" >"$work/capabilities.txt"
+identity() { cat -- "$work"/*.txt "$scripts"/compiler.sh "$scripts"/nvcc.sh "$scripts"/no_network/*.py | sha256sum; }
 if [ "${1:-}" = --identity ]; then
-    entries 'nvidia-(nvjitlink|cu(blas|fft|rand|solver|sparse))' environment.lock >"$work/headers.txt"
-    echo "$COMPUTE_CAPABILITIES" >"$work/capabilities.txt"
-    cat -- "$work"/*.txt "$scripts"/compiler.sh "$scripts"/nvcc.sh "$scripts"/no_network/*.py | sha256sum | cut -d ' ' -f 1
+    identity | cut -d ' ' -f 1
     exit
 fi
 main=$(./tools/environment.sh | tail -n 1)
 "$main" -c 'import sys; print(sys.version)' >"$work/python.txt"
-cache=${main%/*/bin/python}/compiled-$(cat -- "$work"/*.txt | sha256sum | cut -c 1-12)
-entries 'nvidia-(nvjitlink|cu(blas|fft|rand|solver|sparse))' environment.lock >>"$work/compilers.txt" # as torch pins them
+cache=${main%/*/bin/python}/compiled-$(identity | cut -c 1-12)
 mkdir -p -- "$cache"
 cd -P -- "$cache" # ninja compiles again what another path was given to
 cache=$PWD
@@ -53,7 +53,7 @@ if [ ! -e ready ]; then
     rm -rf compilers sources flash-attn
     "${main%python}uv" venv --quiet --no-project --python "$main" compilers
     "${main%python}uv" pip install --quiet --python compilers/bin/python --require-hashes --only-binary :all: --no-deps \
-        -r "$work/compilers.txt"
+        -r "$work/compilers.txt" -r "$work/headers.txt"
     # All else that the setup scripts import.
     "$main" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' >"$(echo compilers/lib/python3.*/site-packages)/run.pth"
     # pip runs each source's setup script for its metadata; the script must not compile yet.
@@ -91,6 +91,10 @@ if ! cd build/temp.* || ! [ -e build.ninja ]; then
     echo "flash-attn's setup script has not told ninja what to do" >&2
     exit 1
 fi
-mapfile -t units < <(ninja -t targets all | grep -oE '^.*/flash_(fwd|bwd)_hdim(64|256)_bf16(_causal)?_sm80\.o')
-[ ${#units[@]} -eq 8 ] || { printf '%s\n' "flash-attn has other units than expected:" "${units[@]}" >&2; exit 1; }
+mapfile -t units < <(ninja -t targets all | grep -oE '^.*/flash_(api|(fwd|bwd)_hdim(64|256)_bf16(_causal)?_sm80)\.o')
+[ ${#units[@]} -eq 9 ] || { printf '%s\n' "flash-attn has other units than expected:" "${units[@]}" >&2; exit 1; }
 ninja -v -j "$COMPILE_JOBS" "${units[@]}"
+# The setup script passes CPPFLAGS on: without them, features whose kernels are left out would be computed wrongly.
+for feature in softcap dropout local alibi; do
+    grep -qi "this flash attention build does not support $feature" csrc/flash_attn/flash_api.o || { echo "flash-attn would not refuse $feature" >&2; exit 1; }
+done
