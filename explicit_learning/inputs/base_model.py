@@ -10,7 +10,7 @@ from explicit_learning.files.hashing import snapshot_sha256
 from explicit_learning.inputs.identities import identity, require_identity
 from explicit_learning.model_files.folders import model_structure
 from explicit_learning.model_files.terminal_tokens import terminal_tokens
-from explicit_learning.model_files.weights import linear_modules, quantisation_faults
+from explicit_learning.model_files.weights import dropout_faults, linear_modules, quantisation_faults
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,13 +52,14 @@ def read_base_model(folder: Path, *, frozen: str | None = None) -> BaseModel:
         frozen: The identity it must have; ``None`` in a draft.
 
     Raises:
-        Refusal: If a file is missing or broken, the model is another one than the frozen one, or it is quantised.
+        Refusal: If a file is missing or broken, the model is another one than the frozen one, it is quantised, or
+            it drops attention weights at random.
     """
     if faults := model_structure(folder):
         raise Refusal(faults)
     require_identity(folder, snapshot_sha256, CONTEXT, frozen=frozen, pointer="/model/snapshot_sha256")
     try:
-        if faults := quantisation_faults(folder):
+        if faults := quantisation_faults(folder) + dropout_faults(folder):
             raise Refusal(faults)
         return BaseModel(folder=folder, terminal=terminal_tokens(folder), linear=linear_modules(folder))
     except OSError as error:

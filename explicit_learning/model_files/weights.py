@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.errors import Fault
 
-__all__ = ["ARCHITECTURE", "HEAD", "NOT_LOADED", "linear_modules", "quantisation_faults"]
+__all__ = ["ARCHITECTURE", "HEAD", "NOT_LOADED", "dropout_faults", "linear_modules", "quantisation_faults"]
 
 CONTEXT = Context(gate="model", fix="use the model's release in bfloat16, float16 or float32")
 # Where a model says that it is quantised: transformers and vLLM read these keys, at any level of config.json ...
@@ -41,7 +41,8 @@ def quantisation_faults(folder: Path) -> list[Fault]:
     file, expected = folder / "config.json", "a model that is not quantised"
     faults = [
         CONTEXT.fault(file=file, pointer=pointer, found=found_text(value), expected=expected)
-        for pointer, value in _quantisations(_config(folder), "")
+        for pointer, value in _settings(_config(folder), QUANTISATION_KEYS)
+        if value is not None
     ]
     faults += [
         CONTEXT.fault(file=folder / name, found="settings of a quantised model", expected=expected)
@@ -51,13 +52,36 @@ def quantisation_faults(folder: Path) -> list[Fault]:
     return faults or [*_type_faults(folder)]
 
 
-def _quantisations(config: dict[str, Any], at: str) -> Iterator[tuple[str, Any]]:
-    """Yield (JSON pointer, value) of each setting that says how a model, or a part of it, is quantised."""
+def dropout_faults(folder: Path) -> list[Fault]:
+    """Return where a model's settings drop attention weights at random.
+
+    The loss would then be computed with other log-probs than the completions were sampled with, and the image's
+    flash-attn is compiled without dropout.
+
+    Raises:
+        OSError: If a file cannot be read.
+        ValueError: If ``config.json`` is not a JSON object.
+    """
+    return [
+        CONTEXT.fault(
+            file=folder / "config.json",
+            pointer=pointer,
+            found=found_text(value),
+            expected="0: the policy that is trained must be the one that is sampled from",
+            fix="write 0 there, as the releases of Qwen3.5 do, and freeze the plan again",
+        )
+        for pointer, value in _settings(_config(folder), frozenset({"attention_dropout"}))
+        if value
+    ]
+
+
+def _settings(config: dict[str, Any], names: frozenset[str], at: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (JSON pointer, value) of each setting with one of these names, of a model or of a part of it."""
     for name, value in config.items():
-        if name in QUANTISATION_KEYS and value is not None:
+        if name in names:
             yield f"{at}/{name}", value
         elif isinstance(value, dict):
-            yield from _quantisations(value, f"{at}/{name}")
+            yield from _settings(value, names, f"{at}/{name}")
 
 
 def _type_faults(folder: Path) -> Iterator[Fault]:

@@ -401,3 +401,16 @@ def test_linear_modules_of_another_architecture_are_left_to_its_code(model: Path
     assert not [name for name in known if "embed" in name or "conv" in name or "norm" in name]
     change_json(model / "config.json", model_type="another")
     assert linear_modules(model) is None
+
+
+@pytest.mark.parametrize("rate", [0.1, 1])
+def test_a_model_that_drops_attention_weights_at_random_is_refused(
+    draft: dict[str, Any], model: Path, tmp_path: Path, rate: float
+) -> None:
+    text = json.loads((model / "config.json").read_text())["text_config"]
+    change_json(model / "config.json", text_config=text | {"attention_dropout": rate})
+    (fault,) = freezing(draft, tmp_path / "plan.json")
+    assert place(fault) == ("config.json", "/text_config/attention_dropout")
+    assert fault.found == str(rate)
+    change_json(model / "config.json", text_config=text | {"attention_dropout": 0.0})
+    assert freezing(draft, tmp_path / "plan.json") == []
