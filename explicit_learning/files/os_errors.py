@@ -87,7 +87,7 @@ def missing_file(path: Path, *, fix: str, kind: str = "file") -> tuple[str, str]
     for place in (path, *path.parents):
         if os.path.islink(place) and not os.path.exists(place):  # noqa: PTH110, PTH114 - they never raise
             subject = "" if place == path else f"{place} is "
-            return f"{subject}a link to {os.readlink(place)}, which does not exist", BROKEN_LINK_FIX  # noqa: PTH115
+            return f"{subject}a link to {os.readlink(place)}, which does not exist", BROKEN_LINK_FIX  # noqa: PTH115 - its text as it is
     if other := _other_form(path):
         return f"no such {kind}, but {other}", OTHER_FORM_FIX
     return f"no such {kind}", fix

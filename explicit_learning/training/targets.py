@@ -35,7 +35,7 @@ def lora_config(lora: Lora, *, targets: tuple[str, ...], base: nn.Module) -> Lor
     others = {name for name, _ in base.named_modules() if name} - set(targets)
     return LoraConfig(
         r=lora.rank,
-        lora_alpha=int(lora.alpha) if lora.alpha.is_integer() else lora.alpha,  # type: ignore[arg-type]
+        lora_alpha=int(lora.alpha) if lora.alpha.is_integer() else lora.alpha,  # type: ignore[arg-type] # PEFT divides by the rank: any number will do
         lora_dropout=lora.dropout,
         bias=lora.bias,
         task_type=lora.task_type,
