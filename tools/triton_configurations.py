@@ -20,11 +20,14 @@ CAPABILITIES = ("8.0", "9.0", "10.0")
 
 def main() -> None:
     """Choose for every architecture, then write the file."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "FLA_TILELANG": "0"}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("FLA_", "TRITON_"))}
+    environment = inherited | {"PYTHONPATH": str(ROOT), "FLA_TILELANG": "0"}
     table = {}
     for capability in CAPABILITIES:
         command = [sys.executable, str(PROGRAM), capability, "--choose"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode:
+            sys.exit(f"no configurations were chosen for compute capability {capability}; the reason stands above")
         table[capability] = dict(sorted(json.loads(done.stdout).items()))
     OUTPUT.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
 

@@ -8,6 +8,7 @@ bit for bit, and EVI-PO must stay below a bound on its memory. What each phase t
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from benchmarks.rehearsal.runs import ARMS, Runs, last_rank
 from benchmarks.rehearsal.shape import SHAPES
 from benchmarks.rehearsal.tables import commands_table, phases_table
+from explicit_learning.files.atomic import write_json
 from explicit_learning.files.resources import ROOT
 from tests.support.chaos.comparing import compare
 
@@ -24,6 +26,29 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 SEED = 0
+# In the folder of a rehearsal: whose model and runs it holds.
+MARK = "rehearsal.json"
+
+
+def claim(folder: Path, size: str) -> str | None:
+    """Make a folder this rehearsal's, if it is new, empty or of an earlier one; otherwise return why it cannot be."""
+    mark = {"size": size, "seed": SEED}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not any(folder.iterdir()):
+            write_json(folder / MARK, mark)
+        found = (folder / MARK).read_text(encoding="utf-8") if (folder / MARK).is_file() else None
+    except OSError as error:
+        return f"--out {folder} cannot be used: {error.strerror}; choose a folder that can be written"
+    if found is None:
+        return f"--out {folder} holds other files; a rehearsal deletes its folder's runs: choose an empty or new folder"
+    try:
+        same = json.loads(found) == mark
+    except ValueError:
+        same = False
+    return (
+        None if same else f"--out {folder} has the model of another rehearsal: {found.strip()}; choose another folder"
+    )
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -35,7 +60,8 @@ def main(arguments: Sequence[str]) -> int:
     )
     options = parser.parse_args(arguments)
     folder: Path = (options.out or ROOT / "runs" / f"rehearsal-{options.size}").absolute()
-    folder.mkdir(parents=True, exist_ok=True)
+    if refused := claim(folder, options.size):
+        parser.error(refused)
     runs = Runs(folder)
     if not (folder / "model").is_dir():
         runs.make_model(options.size, seed=SEED)

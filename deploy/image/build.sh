@@ -12,6 +12,8 @@ set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.."
 # shellcheck source=deploy/image/tools.sh
 . deploy/image/tools.sh
+# shellcheck source=deploy/image/compiler.sh
+. deploy/image/compiler.sh
 kind=${1:-}
 debian=1
 case $kind in
@@ -19,11 +21,12 @@ case $kind in
     cpu) lock=environment.cpu.lock name=${EXPLICIT_IMAGE_NAME:-localhost/el} ;;
     full-debian)
         lock=environment.lock name=localhost/el-full
-        COMPUTE_CAPABILITIES=${COMPUTE_CAPABILITIES:-9.0} COMPILE_JOBS=${COMPILE_JOBS:-2}
+        COMPUTE_CAPABILITIES=${COMPUTE_CAPABILITIES-9.0} COMPILE_JOBS=${COMPILE_JOBS-2}
         ;;
     *) echo "'$kind' is none of full, cpu and full-debian: build.sh full|cpu|full-debian [--no-cache]" >&2; exit 64 ;;
 esac
 shift
+[ "$kind" = cpu ] || check_settings "${COMPUTE_CAPABILITIES-9.0}" "${COMPILE_JOBS-1}" # before hours of work
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-1700000000}
 if [[ ! $SOURCE_DATE_EPOCH =~ ^[0-9]{1,10}$ ]]; then
     echo "SOURCE_DATE_EPOCH is '$SOURCE_DATE_EPOCH'; expected seconds since 1970, as of \`git log -1 --format=%ct\`" >&2
@@ -59,12 +62,12 @@ arguments=(--build-arg "LOCK=${kind%%-*}" --build-arg "LOCK_SHA256=$lock_sha256"
     --build-arg "CODE_DIRTY=$dirty" --build-arg "SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH")
 ca=${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}
 [ ! -e "$ca" ] || arguments+=(--secret "id=ca,src=$ca")
-[ -z "${COMPUTE_CAPABILITIES:-}" ] || arguments+=(--build-arg "COMPUTE_CAPABILITIES=$COMPUTE_CAPABILITIES")
+[ -z "${COMPUTE_CAPABILITIES+set}" ] || arguments+=(--build-arg "COMPUTE_CAPABILITIES=$COMPUTE_CAPABILITIES")
 if [ -z "$debian" ] && [[ " $* " != *BASE_IMAGE=* ]]; then
     # For the label: the digest of the runtime base in the Dockerfile.
     arguments+=(--build-arg "BASE_DIGEST=$(sed -nE 's/^FROM .*-runtime-.*@(sha256:[0-9a-f]{64})\}$/\1/p' Dockerfile)")
 fi
-[ -z "${COMPILE_JOBS:-}" ] || arguments+=(--build-arg "COMPILE_JOBS=$COMPILE_JOBS")
+[ -z "${COMPILE_JOBS+set}" ] || arguments+=(--build-arg "COMPILE_JOBS=$COMPILE_JOBS")
 
 if [ -n "$debian" ]; then
     base=$("deploy/image/base.sh")

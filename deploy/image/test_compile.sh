@@ -16,7 +16,8 @@ cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.."
 # shellcheck source=deploy/image/compiler.sh
 . deploy/image/compiler.sh
 [ "${1:-}" = --identity ] || needs gcc g++
-: "${COMPUTE_CAPABILITIES:=9.0}" "${COMPILE_JOBS:=1}"
+: "${COMPUTE_CAPABILITIES=9.0}" "${COMPILE_JOBS=1}"
+check_settings "$COMPUTE_CAPABILITIES" "$COMPILE_JOBS"
 umask 022
 scripts=$PWD/deploy/image
 

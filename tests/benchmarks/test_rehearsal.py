@@ -12,6 +12,7 @@ import pytest
 
 from assets.making.architecture import make_config
 from assets.making.tokenizer import SPECIAL_TOKENS, tokenizer_of
+from benchmarks.rehearsal.__main__ import MARK, claim, main
 from benchmarks.rehearsal.memory_bound import evi_po_bound
 from benchmarks.rehearsal.runs import Command, Runs
 from benchmarks.rehearsal.shape import SHAPES
@@ -173,3 +174,37 @@ def test_tables_have_a_row_for_each_command_and_phase() -> None:
     assert lines[2] == "| load | 2.2 s, 1.00 |"
     empty = [f"| {name} |  |" for name in ("rollout", "score", "backward", "checkpoint")]
     assert lines[4:] == [*empty, "| other | 0.8 s, ? |", "| all | 3 s, 1.00 |"]
+
+
+def test_a_folder_is_claimed_once_and_kept_for_its_size(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "folder"
+    assert claim(folder, "small") is None
+    assert json.loads((folder / MARK).read_text()) == {"size": "small", "seed": 0}
+    (folder / "runs").mkdir()
+    assert claim(folder, "small") is None
+    assert "another rehearsal" in str(claim(folder, "full"))
+    (folder / MARK).write_text("{")
+    assert "another rehearsal" in str(claim(folder, "small"))
+
+
+@pytest.mark.parametrize("name", ["runs/precious/training-complete.json", "model/config.json", "notes"])
+def test_a_folder_with_other_files_is_refused_and_left_as_it_is(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("x")
+    with pytest.raises(SystemExit) as ended:
+        main(["--size", "small", "--out", str(tmp_path)])
+    assert ended.value.code == 2
+    assert "holds other files" in capsys.readouterr().err
+    assert file.read_text() == "x"
+    assert not (tmp_path / MARK).exists()
+
+
+def test_a_place_where_no_folder_can_be_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    for place in ("file", "file/below"):
+        with pytest.raises(SystemExit):
+            main(["--size", "small", "--out", str(tmp_path / place)])
+        assert "cannot be used" in capsys.readouterr().err

@@ -85,6 +85,8 @@ def test_setup_scripts_find_ninja_the_compiler_and_the_number_of_jobs(tmp_path: 
     [
         ("9.0 9.5", "4", "COMPUTE_CAPABILITIES names '9.5'"),
         ("sm_90", "4", "COMPUTE_CAPABILITIES names 'sm_90'"),
+        ("*", "4", "COMPUTE_CAPABILITIES names '*'"),
+        ("", "4", "COMPUTE_CAPABILITIES is empty"),
         ("9.0", "0", "COMPILE_JOBS is '0'"),
         ("9.0", "", "COMPILE_JOBS is ''"),
         ("9.0", "4x", "COMPILE_JOBS is '4x'"),
@@ -94,6 +96,30 @@ def test_what_cannot_be_compiled_for_is_refused(tmp_path: Path, capabilities: st
     done = _exported(tmp_path, capabilities, jobs)
     assert (done.returncode, done.stdout) == (64, "")
     assert found in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command", [("build.sh", "full"), ("build.sh", "full-debian"), ("test_compile.sh", "--identity")]
+)
+@pytest.mark.parametrize(
+    "setting", [{"COMPILE_JOBS": "0"}, {"COMPUTE_CAPABILITIES": "7.0"}, {"COMPUTE_CAPABILITIES": ""}]
+)
+def test_settings_are_refused_before_anything_is_fetched(command: tuple[str, str], setting: dict[str, str]) -> None:
+    done = subprocess.run(
+        [SCRIPTS / command[0], command[1]], env=os.environ | setting, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (64, "")
+    assert next(iter(setting)) in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_compiler_leaves_out_what_qwen_does_not_use_and_its_interface_knows(tmp_path: Path) -> None:
+    code = f'. "{SCRIPTS}/compiler.sh"; export_compiler /cuda "{tmp_path}" .; echo "$NVCC_APPEND_FLAGS|$CPPFLAGS"'
+    environment = {"PATH": os.environ["PATH"], "COMPUTE_CAPABILITIES": "9.0", "COMPILE_JOBS": "1"}
+    done = subprocess.run(["sh", "-c", code], env=environment, capture_output=True, text=True, check=True)
+    kernels, interface = done.stdout.strip().split("|")
+    assert kernels == interface
+    assert [flag.rpartition("_")[2] for flag in kernels.split()] == ["DROPOUT", "ALIBI", "SOFTCAP", "LOCAL"]
 
 
 def test_the_compilers_folder_has_the_layout_that_torch_expects(tmp_path: Path) -> None:
