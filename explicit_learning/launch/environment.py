@@ -206,7 +206,7 @@ SETTINGS: tuple[Setting, ...] = (
         "MALLOC_MMAP_THRESHOLD_",
         "4000000000",
         _on_cpu,
-        "glibc otherwise maps and unmaps memory for every larger tensor: a step took 7.4 s instead of 0.11 s",
+        "glibc otherwise maps and unmaps memory for every larger tensor, in each step",
     ),
     _forced("MALLOC_TRIM_THRESHOLD_", "4000000000", _on_cpu, "same, for memory given back at the top of the heap"),
     _forced(
@@ -305,11 +305,11 @@ def scratch_environment(
 ) -> dict[str, str]:
     """Return the variables that place caches in a folder that is removed at the end of the launch.
 
-    A container started under a uid without a passwd entry has no home, and there `getpass.getuser`, which torch's
-    inductor cache calls, raises. A cache that the user or the image has placed stays where it is if it can be written
-    (Apptainer mounts an image's volumes read-only). Where the home folder is missing or read-only, caches that are not
-    placed are placed here. Only the cache of Hugging Face datasets always is: its content would outlive the data it was
-    made from.
+    A container started under a uid without a passwd entry has no home, and there `getpass.getuser`, by which some
+    libraries name their caches, raises. A cache that the user or the image has placed stays where it is if it can be
+    written (Apptainer mounts an image's volumes read-only). Where the home folder is missing or read-only, caches that
+    are not placed are placed here. Only the cache of Hugging Face datasets always is: its content would outlive the
+    data it was made from.
 
     Args:
         environment: The environment to complete.
