@@ -35,6 +35,9 @@ PYTHONPATH=$root /opt/env/bin/python "$root/deploy/image/identity.py" >/etc/expl
 printf '#!/bin/sh\nexec /opt/env/bin/python %s/entrypoint.py "$@"\n' "$root" >/usr/local/bin/el
 chmod 755 /usr/local/bin/el
 
+# An image whose environment is not the lock's, file by file, would refuse every plan.
+/opt/env/bin/python "$root/entrypoint.py" lock check --deep
+
 cd /work
 /opt/env/bin/python "$root/entrypoint.py" freeze "$root/plans/demo/intervention_grpo.json" -o plan.json
 # Without a folder mounted at /work, runs go to the volume.

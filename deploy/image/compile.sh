@@ -13,11 +13,13 @@ if [ -s sources.txt ]; then
     python3 -m venv /opt/build/pip
     make_cuda_home /opt/build/cuda "$(echo /opt/env/lib/python3.*/site-packages)"
     export_compiler /opt/build/cuda /opt/env /opt/build
-    # Without any network, where the builder allows it.
+    # Without any network, where the builder allows it. As wheels, which record the hash of each file: Debian's pip would
+    # let flash-attn's setup script copy its files itself.
     alone=
     if unshare --net true 2>/dev/null; then alone='unshare --net'; fi
     $alone /opt/build/pip/bin/python -m pip --python /opt/env/bin/python install --no-index --no-deps \
-        --no-build-isolation --require-hashes --no-binary :all: --find-links /opt/sources --no-compile -r sources.txt
+        --no-build-isolation --use-pep517 --require-hashes --no-binary :all: --find-links /opt/sources --no-compile \
+        -r sources.txt
     rm -rf /opt/build/pip
 fi
 # In one process, because bytecode depends on what the process compiled before. All files are compiled again (-f), and
