@@ -52,7 +52,7 @@ image: ## the image, with docker or podman: base images from a registry, kernels
 image-cpu: ## the image of the CPU lock, with buildah: no registry, no daemon, no GPU
 	@deploy/image/build.sh cpu
 
-image-full-debian: ## the full image without a registry, for one architecture; hours, 60 GB of disk, no GPU
+image-full-debian: ## the full image without a registry, for one architecture; over an hour, 40 GB of disk, no GPU
 	@deploy/image/build.sh full-debian
 
 image-twice: ## build the CPU image once more from nothing, and compare the digests
@@ -74,7 +74,7 @@ test-nodes: ## two nodes, as two network namespaces with a cable between them; n
 test-kernels: ## compile the Triton kernels of the linear attention for sm_80, sm_90 and sm_100; no GPU
 	@python="$$(./tools/environment.sh)"; "$$python" -m pytest -m kernels tests/kernels $(ARGS)
 
-test-compile: ## compile causal-conv1d and a part of flash-attn for sm_90, as the full image does; an hour, no GPU
+test-compile: ## compile causal-conv1d and a part of flash-attn for sm_90, as the full image does; twenty minutes, no GPU
 	@deploy/image/test_compile.sh
 
 PLAN ?= plan.json

@@ -4,7 +4,7 @@
 #   full         with docker, or podman if there is no docker; needs a registry for the base images, and hours to compile
 #   cpu          with buildah, from a base made of Debian packages; needs no registry, no daemon and no GPU
 #   full-debian  the full lock on that base, for one architecture (COMPUTE_CAPABILITIES, 9.0): the nearest thing to the
-#                full image without a registry; needs 14 GB of memory (COMPILE_JOBS, 2), hours, and 60 GB of disk
+#                full image without a registry; needs 14 GB of memory (COMPILE_JOBS, 2), over an hour, and 40 GB of disk
 #
 # Writes into build/image/: el-KIND.id (the image's ID, which is its config digest), el-KIND.sbom.json and, on the base of
 # Debian packages, el-KIND.oci.tar with el-KIND.manifest (the manifest digest).
