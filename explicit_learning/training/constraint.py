@@ -18,10 +18,12 @@ near 1 the difference does not matter.
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.training.float32_head import float32_head
+from explicit_learning.training.grammar_cache import compiled_grammar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,7 +83,7 @@ def compile_constraint(
     )
     special = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
     return Constraint(
-        grammar=xgrammar.GrammarCompiler(info, max_threads=1).compile_regex(regex),
+        grammar=compiled_grammar(info, regex),
         vocabulary=vocabulary,
         terminal=tuple(dict.fromkeys(terminal)),
         forbidden=tuple(sorted(special - set(terminal))),
@@ -196,6 +198,7 @@ class _Processor:
     mass: AllowedMass
     temperature: float
     matchers: list[Any]
+    filler: Any
     log_probs: list[list[float]]
     step: int = 0
     bitmask: Any = None
@@ -208,8 +211,8 @@ class _Processor:
 
         del input_ids
         active = [row for row, finished in enumerate(self.done) if not finished]
-        for row in active:
-            self.matchers[row].fill_next_token_bitmask(self.bitmask, row)
+        matchers = [self.matchers[row] for row in active]
+        self.filler.batch_fill_next_token_bitmask(matchers, self.bitmask, indices=active)
         masked = scores.float().clone()
         masked[:, list(self.constraint.forbidden)] = -torch.inf
         xgrammar.apply_token_bitmask_inplace(masked, self.bitmask.to(scores.device), indices=active)
@@ -267,6 +270,7 @@ def generate_constrained(
         mass=mass,
         temperature=temperature,
         matchers=[xgrammar.GrammarMatcher(constraint.grammar) for _ in range(rows)],
+        filler=xgrammar.BatchGrammarMatcher(max_threads=_threads()),
         log_probs=[[] for _ in range(rows)],
         bitmask=xgrammar.allocate_token_bitmask(rows, constraint.vocabulary),
         done=[False] * rows,
@@ -282,6 +286,13 @@ def generate_constrained(
         output = model.generate(**inputs, generation_config=config, logits_processor=LogitsProcessorList([processor]))
     ids = [_until_terminal(ids, constraint.terminal) for ids in output[:, prompt:].tolist()]
     return Completions(ids=ids, log_probs=processor.log_probs, mass=mass)
+
+
+def _threads() -> int:
+    """Return how many threads fill the rows' masks: as many as torch may use. A mask depends on its own row alone."""
+    import torch
+
+    return min(torch.get_num_threads(), len(os.sched_getaffinity(0)))
 
 
 def _until_terminal(ids: list[int], terminal: tuple[int, ...]) -> list[int]:
