@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.training.float32_head import float32_head
 from explicit_learning.training.grammar_cache import compiled_grammar
+from explicit_learning.training.shared_prefill import shared_prefill
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -129,7 +130,7 @@ class Completions:
     """What was generated for a batch.
 
     Attributes:
-        ids: Each row's token ids up to and including its terminal token (none if it hit the cap).
+        ids: Each completion's token ids up to and including its terminal token (none if it hit the cap).
         log_probs: Each of these tokens' log-prob under the whole vocabulary, at the sampling temperature.
         mass: The allowed mass over all tokens.
     """
@@ -236,24 +237,29 @@ class _Processor:
 
 def generate_constrained(
     model: Any,
-    inputs: dict[str, Tensor],
+    prompts: dict[str, Tensor],
     *,
     constraint: Constraint,
     chooser: Chooser,
     max_tokens: int,
     pad: int,
     temperature: float = 1.0,
+    completions: int = 1,
+    images: Sequence[int] = (),
 ) -> Completions:
-    """Generate one constrained completion per row; the output layer is computed in float32.
+    """Generate constrained completions of prompts; the output layer is computed in float32.
 
     Args:
         model: The unwrapped model.
-        inputs: Left-padded model inputs; the first dimension of ``input_ids`` is the number of rows.
+        prompts: Left-padded model inputs; the first dimension of ``input_ids`` is the number of prompts.
         constraint: What may be sampled.
-        chooser: How the next token is chosen among what is allowed.
+        chooser: How the next token is chosen among what is allowed; it gets a row for each completion.
         max_tokens: Largest number of tokens of a completion, terminal token included.
         pad: Token id that fills finished rows.
         temperature: Temperature at which log-probs and the allowed mass are measured.
+        completions: Completions of each prompt, one after another. However many there are, a prompt goes through the
+            model once (see `shared_prefill`).
+        images: How many images each prompt has; needed where a prompt has images and several completions.
 
     Raises:
         FloatingPointError: If the model's logits are not finite.
@@ -262,7 +268,8 @@ def generate_constrained(
     import xgrammar
     from transformers import GenerationConfig, LogitsProcessorList
 
-    rows, prompt = inputs["input_ids"].shape
+    count, length = prompts["input_ids"].shape
+    rows = count * completions
     mass = AllowedMass()
     processor = _Processor(
         constraint=constraint,
@@ -282,9 +289,13 @@ def generate_constrained(
         eos_token_id=list(constraint.terminal),
         disable_compile=True,
     )
-    with torch.no_grad(), float32_head(model):
+    with (
+        torch.no_grad(),
+        float32_head(model),
+        shared_prefill(model, prompts, images=images, completions=completions) as inputs,
+    ):
         output = model.generate(**inputs, generation_config=config, logits_processor=LogitsProcessorList([processor]))
-    ids = [_until_terminal(ids, constraint.terminal) for ids in output[:, prompt:].tolist()]
+    ids = [_until_terminal(ids, constraint.terminal) for ids in output[:, length:].tolist()]
     return Completions(ids=ids, log_probs=processor.log_probs, mass=mass)
 
 
