@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import GenerationMixin
 
+from explicit_learning.plan.geometry import LEAST_PREFILLED_ROWS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["shared_prefill"]
 
-LEAST_ROWS = 2
 # Inputs with a row for each image or each patch. All others have a row for each prompt.
 PIXELS, GRIDS = "pixel_values", "image_grid_thw"
 # The method of transformers that `generate` calls once, before its loop.
@@ -48,7 +49,7 @@ def shared_prefill(
     inner: Any = next(module for module in model.modules() if isinstance(module, GenerationMixin))
     count, device = prompts["input_ids"].shape[0], prompts["input_ids"].device
     place = torch.arange(count, device=device).repeat_interleave(completions)
-    copies = 1 if count >= LEAST_ROWS else LEAST_ROWS
+    copies = 1 if count >= LEAST_PREFILLED_ROWS else LEAST_PREFILLED_ROWS
     first = (torch.arange(count, device=device) * completions).repeat(copies)
     seen = {name: prompts[name].repeat(copies, 1) for name in (PIXELS, GRIDS) if name in prompts}
     own = getattr(inner, PREFILL)
