@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.data.images import CACHE_VARIABLE, DECODER_VERSION, decode_guarded
+from explicit_learning.files.caches import cache_folder
 from explicit_learning.files.progress import progress
 
 if TYPE_CHECKING:
@@ -82,11 +83,10 @@ def _memory_file(outside: Path) -> Path | None:
 
     named = os.environ.get(CACHE_VARIABLE)
     try:
-        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        folder = Path(named).resolve() if named else (caches / "explicit-learning").resolve()
+        folder = Path(named).resolve() if named else cache_folder()
     except (OSError, RuntimeError):
         return None
-    if folder.is_relative_to(outside.resolve()):
+    if folder is None or folder.is_relative_to(outside.resolve()):
         return None
     return folder / f"decoded-images.v{DECODER_VERSION}.pillow-{PIL.__version__}.txt"
 

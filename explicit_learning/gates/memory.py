@@ -20,7 +20,8 @@ layer (in bytes):
   R T times the values of all layers.
 * logits, 8 R C min(V, 32768): TRL 1.16 computes the output layer in tiles of that many rows, and their gradient.
 * kv cache: S T times key and value features for each full layer, and the state of each gated-delta layer.
-* sampling: the prompts' forward, of which one layer is there at a time, and 40 S V for a position's logits.
+* sampling: the forward of the prompts, one for each group, of which one layer is there at a time, and 40 S V for a
+  position's logits.
 
 The values of a layer are those of `explicit_learning.gates.activations`. EVI-PO adds one forward of candidates
 (`max_rows_per_forward`), PAPO a second forward where its masked images have a gradient. Sampling and backward do not
@@ -201,7 +202,8 @@ def estimate_memory(
         rows = geometry.rows_per_rank
         kv_cache = rows * _cache_bytes(dimensions, item, tokens)
         least_cache = rows * _cache_bytes(dimensions, item, images.fewest)
-        sampling = rows * generation.max_prompt_tokens * (dimensions.hidden + 2 * dimensions.intermediate) * item
+        prompt_tokens = geometry.prefilled_rows * generation.max_prompt_tokens
+        sampling = prompt_tokens * (dimensions.hidden + 2 * dimensions.intermediate) * item
         sampling += rows * dimensions.vocabulary * FLOAT32 * SAMPLED_COPIES
 
     fixed = weights + adapters + buckets + vllm

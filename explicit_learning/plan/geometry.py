@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from explicit_learning.plan.typed_plan import Generation, Hardware, Objective, Optimisation, Plan
 
-__all__ = ["Geometry"]
+__all__ = ["LEAST_PREFILLED_ROWS", "Geometry"]
+
+# A row that is computed alone has other bits than beside others: a lone prompt is computed twice.
+LEAST_PREFILLED_ROWS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +87,11 @@ class Geometry:
     def slots_per_cycle(self) -> int:
         """Slot visits in one generation cycle, over all ranks."""
         return self.rows_per_cycle // self.generations
+
+    @property
+    def prefilled_rows(self) -> int:
+        """Rows of the forward of one rank's prompts in one generation cycle: one row for each group."""
+        return max(self.rows_per_rank // self.generations, LEAST_PREFILLED_ROWS)
 
     @property
     def tokens_per_cycle_and_rank(self) -> int:

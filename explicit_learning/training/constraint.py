@@ -18,10 +18,13 @@ near 1 the difference does not matter.
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.training.float32_head import float32_head
+from explicit_learning.training.grammar_cache import compiled_grammar
+from explicit_learning.training.shared_prefill import shared_prefill
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,7 +84,7 @@ def compile_constraint(
     )
     special = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
     return Constraint(
-        grammar=xgrammar.GrammarCompiler(info, max_threads=1).compile_regex(regex),
+        grammar=compiled_grammar(info, regex),
         vocabulary=vocabulary,
         terminal=tuple(dict.fromkeys(terminal)),
         forbidden=tuple(sorted(special - set(terminal))),
@@ -127,7 +130,7 @@ class Completions:
     """What was generated for a batch.
 
     Attributes:
-        ids: Each row's token ids up to and including its terminal token (none if it hit the cap).
+        ids: Each completion's token ids up to and including its terminal token (none if it hit the cap).
         log_probs: Each of these tokens' log-prob under the whole vocabulary, at the sampling temperature.
         mass: The allowed mass over all tokens.
     """
@@ -196,6 +199,7 @@ class _Processor:
     mass: AllowedMass
     temperature: float
     matchers: list[Any]
+    filler: Any
     log_probs: list[list[float]]
     step: int = 0
     bitmask: Any = None
@@ -208,8 +212,8 @@ class _Processor:
 
         del input_ids
         active = [row for row, finished in enumerate(self.done) if not finished]
-        for row in active:
-            self.matchers[row].fill_next_token_bitmask(self.bitmask, row)
+        matchers = [self.matchers[row] for row in active]
+        self.filler.batch_fill_next_token_bitmask(matchers, self.bitmask, indices=active)
         masked = scores.float().clone()
         masked[:, list(self.constraint.forbidden)] = -torch.inf
         xgrammar.apply_token_bitmask_inplace(masked, self.bitmask.to(scores.device), indices=active)
@@ -233,24 +237,29 @@ class _Processor:
 
 def generate_constrained(
     model: Any,
-    inputs: dict[str, Tensor],
+    prompts: dict[str, Tensor],
     *,
     constraint: Constraint,
     chooser: Chooser,
     max_tokens: int,
     pad: int,
     temperature: float = 1.0,
+    completions: int = 1,
+    images: Sequence[int] = (),
 ) -> Completions:
-    """Generate one constrained completion per row; the output layer is computed in float32.
+    """Generate constrained completions of prompts; the output layer is computed in float32.
 
     Args:
         model: The unwrapped model.
-        inputs: Left-padded model inputs; the first dimension of ``input_ids`` is the number of rows.
+        prompts: Left-padded model inputs; the first dimension of ``input_ids`` is the number of prompts.
         constraint: What may be sampled.
-        chooser: How the next token is chosen among what is allowed.
+        chooser: How the next token is chosen among what is allowed; it gets a row for each completion.
         max_tokens: Largest number of tokens of a completion, terminal token included.
         pad: Token id that fills finished rows.
         temperature: Temperature at which log-probs and the allowed mass are measured.
+        completions: Completions of each prompt, one after another. However many there are, a prompt goes through the
+            model once (see `shared_prefill`).
+        images: How many images each prompt has; needed where a prompt has images and several completions.
 
     Raises:
         FloatingPointError: If the model's logits are not finite.
@@ -259,7 +268,8 @@ def generate_constrained(
     import xgrammar
     from transformers import GenerationConfig, LogitsProcessorList
 
-    rows, prompt = inputs["input_ids"].shape
+    count, length = prompts["input_ids"].shape
+    rows = count * completions
     mass = AllowedMass()
     processor = _Processor(
         constraint=constraint,
@@ -267,6 +277,7 @@ def generate_constrained(
         mass=mass,
         temperature=temperature,
         matchers=[xgrammar.GrammarMatcher(constraint.grammar) for _ in range(rows)],
+        filler=xgrammar.BatchGrammarMatcher(max_threads=_threads()),
         log_probs=[[] for _ in range(rows)],
         bitmask=xgrammar.allocate_token_bitmask(rows, constraint.vocabulary),
         done=[False] * rows,
@@ -278,10 +289,21 @@ def generate_constrained(
         eos_token_id=list(constraint.terminal),
         disable_compile=True,
     )
-    with torch.no_grad(), float32_head(model):
+    with (
+        torch.no_grad(),
+        float32_head(model),
+        shared_prefill(model, prompts, images=images, completions=completions) as inputs,
+    ):
         output = model.generate(**inputs, generation_config=config, logits_processor=LogitsProcessorList([processor]))
-    ids = [_until_terminal(ids, constraint.terminal) for ids in output[:, prompt:].tolist()]
+    ids = [_until_terminal(ids, constraint.terminal) for ids in output[:, length:].tolist()]
     return Completions(ids=ids, log_probs=processor.log_probs, mass=mass)
+
+
+def _threads() -> int:
+    """Return how many threads fill the rows' masks: as many as torch may use. A mask depends on its own row alone."""
+    import torch
+
+    return min(torch.get_num_threads(), len(os.sched_getaffinity(0)))
 
 
 def _until_terminal(ids: list[int], terminal: tuple[int, ...]) -> list[int]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import Sampler
 from trl import GRPOTrainer
-from trl.trainer.utils import add_fused_lm_head, pad
+from trl.trainer.utils import add_fused_lm_head
 
 from explicit_learning.arms import ARMS
 from explicit_learning.launch.outcomes import NonFiniteLossError
@@ -22,6 +22,7 @@ from explicit_learning.rewards import check_columns, score
 from explicit_learning.training.agreement import Agreement, compare_log_probs
 from explicit_learning.training.collectives import gather, sum_over_ranks
 from explicit_learning.training.constraint import AllowedMass, Sampled, generate_constrained, uniforms
+from explicit_learning.training.encoded_views import model_inputs
 from explicit_learning.training.forwards import sampling
 from explicit_learning.training.objectives.loss_term_check import check_term, declare_terms
 from explicit_learning.training.prompt_limit import refuse_long_prompt
@@ -34,10 +35,13 @@ if TYPE_CHECKING:
 
     from explicit_learning.plan.typed_plan import Plan, Reward
     from explicit_learning.training.constraint import Constraint
+    from explicit_learning.training.encoded_views import EncodedView
     from explicit_learning.training.rollouts import RolloutRows, SlotPrompt
     from explicit_learning.training.schedule import Schedule
 
 __all__ = ["AlignedGRPOTrainer"]
+
+IMAGE_FIELDS = ("pixel_values", "image_grid_thw", "mm_token_type_ids")
 
 
 class _ScheduleSampler(Sampler[int]):
@@ -79,10 +83,9 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
         self._schedule = schedule
         self._constraint = constraint
         self._slot_prompts: list[SlotPrompt] = []
+        self._views: list[EncodedView] = []
+        self._image_fields: dict[str, Any] = {}
         self._policy_log_probs: torch.Tensor | None = None
-        # TRL pads prompt ids on the left itself, but lets the processor pad the fields of each token: with a tokenizer
-        # that pads on the right, the image positions of prompts of different lengths would be shifted.
-        kwargs["processing_class"].tokenizer.padding_side = "left"
         super().__init__(reward_funcs=[_answer], rows=rows, **kwargs)
         # Again, over TRL's own: its setting for a head in float32 would turn the base model's weight into float32.
         add_fused_lm_head(
@@ -116,20 +119,33 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
         if not all(inputs):
             raise AssertionError("the run started inside a generation cycle, whose rows were sampled earlier")
         self._slot_prompts = [row["slot_prompt"] for row in inputs]
+        self._views = [row["encoded_view"] for row in inputs]
         visits = {(prompt.rollout.slot_id, prompt.rollout.visit) for prompt in self._slot_prompts}
         self.loop.counters.records += len(visits)
         with self.loop.phases.phase("rollout"):
             output: dict[str, Any] = super()._generate_and_score_completions(inputs)
+            output |= self._fields_of_images(output["completion_ids"].shape[1])
+        self._views, self._image_fields = [], {}
         return output | {"slot_prompt": list(self._slot_prompts)}
 
+    def _fields_of_images(self, completion_length: int) -> dict[str, Any]:
+        """Return what TRL would have made of the rows' images: its own rows have none (see `RolloutRows`)."""
+        kinds = self._image_fields["mm_token_type_ids"]
+        whole = torch.nn.functional.pad(kinds, (0, completion_length))
+        return self._image_fields | {"mm_token_type_ids": whole}
+
+    def _tokenize_prompts(self, prompts: list[Any]) -> tuple[list[list[int]], None, dict[str, Any]]:
+        """Return the ids of the rows' prompts, which are encoded already."""
+        del prompts
+        return [view.ids.tolist() for view in self._views], None, {}
+
     def _generate_single_turn(
-        self, prompt_ids: list[list[int]], images: Any, multimodal_fields: dict[str, Any], *_: Any, **__: Any
+        self, prompt_ids: list[list[int]], *_: Any, **__: Any
     ) -> tuple[list[list[int]], list[list[float]]]:
         """Sample one constrained completion per row, each from its own stream of numbers.
 
         It happens under the trainer's autocast: outside it the adapter would be computed in float32.
         """
-        del images
         generation = self._plan.generation
         self._refuse_long_prompts(prompt_ids)
         numbers = torch.stack(
@@ -144,6 +160,9 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
                 for prompt in self._slot_prompts
             ]
         )
+        # The rows of a group follow one another, and show one view.
+        each = self._schedule.geometry.generations
+        views = self._views[::each]
         chooser = Sampled(numbers=numbers, temperature=generation.temperature, top_p=generation.top_p)
         model = self.accelerator.unwrap_model(self.model_wrapped)
         was_training = model.training
@@ -152,17 +171,23 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
             with self._without_checkpointing(model), sampling(self.loop), self.accelerator.autocast():
                 sampled = generate_constrained(
                     model,
-                    self._model_inputs(prompt_ids, multimodal_fields),
+                    model_inputs(views, pad_token=self._pad_token, device=self.accelerator.device),
                     constraint=self._constraint,
                     chooser=chooser,
                     max_tokens=generation.max_completion_tokens,
-                    pad=int(self._tokenizer.pad_token_id),
+                    pad=self._pad_token,
                     temperature=generation.temperature,
+                    completions=each,
+                    images=[len(view.image_grid_thw) for view in views],
                 )
         except FloatingPointError as error:
             raise NonFiniteLossError(self.state.global_step + 1, math.nan) from error
         model.train(was_training)
         self._log_mass(sampled.mass)
+        rows = model_inputs(self._views, pad_token=self._pad_token, device=self.accelerator.device)
+        self._image_fields = {name: rows[name] for name in IMAGE_FIELDS} | {
+            "num_images": [len(view.image_grid_thw) for view in self._views]
+        }
         return sampled.ids, sampled.log_probs
 
     def _refuse_long_prompts(self, prompt_ids: list[list[int]]) -> None:
@@ -176,19 +201,9 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
 
         return disable_gradient_checkpointing(model, {"use_reentrant": False})
 
-    def _model_inputs(self, prompt_ids: list[list[int]], fields: dict[str, Any]) -> dict[str, torch.Tensor]:
-        """Return left-padded inputs on the device; per-token fields are padded like the ids."""
-        tokens = [torch.tensor(ids) for ids in prompt_ids]
-        inputs = {
-            "input_ids": pad(tokens, padding_value=self._tokenizer.pad_token_id, padding_side="left"),
-            "attention_mask": pad([torch.ones_like(ids) for ids in tokens], padding_value=0, padding_side="left"),
-        }
-        for name, value in fields.items():
-            if isinstance(value, torch.Tensor):
-                inputs[name] = value
-            else:
-                inputs[name] = pad([torch.tensor(row) for row in value], padding_value=0, padding_side="left")
-        return {name: value.to(self.accelerator.device) for name, value in inputs.items()}
+    @property
+    def _pad_token(self) -> int:
+        return int(self._tokenizer.pad_token_id)
 
     def _log_mass(self, mass: AllowedMass) -> None:
         ranks = gather((mass.tokens, mass.total, mass.least), self._schedule.geometry.ranks)
@@ -233,6 +248,8 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
     def _get_per_token_logps_and_entropies(
         self, model: Any, input_ids: Any, attention_mask: torch.Tensor, logits_to_keep: int, *args: Any, **kwargs: Any
     ) -> Any:
+        if self._image_fields:  # scored inside TRL's own rollout, which knows of no images
+            kwargs |= self._fields_of_images(logits_to_keep)
         with self.loop.phases.phase("score"):
             scored = super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, logits_to_keep, *args, **kwargs

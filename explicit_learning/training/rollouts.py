@@ -1,7 +1,7 @@
 """Slots turned into the prompts of an arm.
 
 The arm's row in the table of arms decides which view is shown and which answer is right. Rows are built when they are
-asked for, so that images are decoded when they are needed, in threads of the rank.
+asked for, so that images are decoded and encoded when they are needed, in threads of the rank.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.data.prompt import prompt_messages
 from explicit_learning.data.rows import Relation
 from explicit_learning.training.schedule import REUSED
 from explicit_learning.training.state.checkpointing import Rows
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
 
     from explicit_learning.arms import Arm
     from explicit_learning.data.answers import AnswerType, Choice
-    from explicit_learning.data.images import ImageStore
     from explicit_learning.data.rows import SlotRow, View
+    from explicit_learning.training.encoded_views import ViewEncoder
     from explicit_learning.training.schedule import Rollout, Schedule
 
 __all__ = ["RolloutRows", "SlotPrompt", "gold_answer", "shown_view"]
@@ -65,19 +64,16 @@ class RolloutRows(Rows):
     """The rows of the whole run, each built when it is asked for.
 
     Row i is for completion i of the schedule; row `REUSED` is empty and stands for one that was sampled earlier in its
-    generation cycle.
+    generation cycle. TRL gets no images: it would encode them again, and send them to all other ranks.
     """
 
-    COLUMNS = ("prompt", "images", "slot_prompt")
+    COLUMNS = ("prompt", "encoded_view", "slot_prompt")
 
-    def __init__(
-        self, slots: Iterable[SlotRow], *, arm: Arm, schedule: Schedule, system: str, images: ImageStore
-    ) -> None:
+    def __init__(self, slots: Iterable[SlotRow], *, arm: Arm, schedule: Schedule, encoder: ViewEncoder) -> None:
         self._slots = {slot.slot_id: slot for slot in slots}
         self._arm = arm
         self._schedule = schedule
-        self._system = system
-        self._images = images
+        self._encoder = encoder
 
     def __len__(self) -> int:
         return len(self._schedule)
@@ -99,7 +95,7 @@ class RolloutRows(Rows):
             gold=gold_answer(slot, self._arm),
         )
         return {
-            "prompt": prompt_messages(self._system, slot.question, slot.choices, image_count=len(view.images)),
-            "images": [self._images.load(image, row=slot.slot_id) for image in view.images],
+            "prompt": self._encoder.messages(view, slot.question, slot.choices),
+            "encoded_view": self._encoder.encode(view, slot.question, slot.choices, row=slot.slot_id),
             "slot_prompt": slot_prompt,
         }

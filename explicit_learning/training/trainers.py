@@ -17,6 +17,7 @@ from explicit_learning.inputs.sft_pass import sft_order, sft_prefix
 from explicit_learning.plan.geometry import Geometry
 from explicit_learning.training.arguments import grpo_arguments, sft_arguments
 from explicit_learning.training.constraint import compile_constraint
+from explicit_learning.training.encoded_views import ViewEncoder
 from explicit_learning.training.objectives.build import objective_trainer
 from explicit_learning.training.rollouts import RolloutRows
 from explicit_learning.training.schedule import Schedule
@@ -102,8 +103,12 @@ def _grpo_trainer(
     context: RankContext, policy: Policy, loop: LoopState, records: Records | None
 ) -> CheckpointingTrainer:
     manifest = context.manifest
-    plan, system = manifest.plan, load_system_prompt(Path(manifest.paths.prompt))
-    images = ImageStore(Path(manifest.paths.asset_root))
+    plan = manifest.plan
+    encoder = ViewEncoder(
+        processor=policy.processor,
+        images=ImageStore(Path(manifest.paths.asset_root)),
+        system=load_system_prompt(Path(manifest.paths.prompt)),
+    )
     slots = read_frozen_slots(Path(manifest.paths.dataset), plan)
     if plan.reward is None:
         raise ValueError(f"the arm {plan.arm} has no reward")
@@ -113,7 +118,7 @@ def _grpo_trainer(
         geometry=Geometry.of(plan),
         steps=plan.optimisation.max_steps,
     )
-    trainer, terms = objective_trainer(manifest, slots, processor=policy.processor, images=images, system=system)
+    trainer, terms = objective_trainer(manifest, slots, processor=policy.processor, encoder=encoder)
     return trainer(
         **terms,
         loop=loop,
@@ -121,7 +126,7 @@ def _grpo_trainer(
         plan=plan,
         weights=plan.reward,
         schedule=schedule,
-        rows=RolloutRows(slots, arm=ARMS[plan.arm], schedule=schedule, system=system, images=images),
+        rows=RolloutRows(slots, arm=ARMS[plan.arm], schedule=schedule, encoder=encoder),
         constraint=compile_constraint(
             policy.processor.tokenizer,
             regex=plan.generation.answer_regex,

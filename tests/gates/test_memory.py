@@ -75,11 +75,13 @@ def test_what_grows_with_rows_follows_from_the_plans_caps() -> None:
         "generation__max_prompt_tokens": 100,
         "generation__max_completion_tokens": 20,
     }
-    found = estimate(plan(**sizes))
-    # 32 rows are sampled together. Keys and values of 120 tokens in two full layers; in the gated-delta layer a state
-    # of 1024 values and four places of 96 features under the convolution.
+    found = estimate(plan(**sizes, generation__num_generations=8))
+    # 32 rows are sampled together, of four prompts. Keys and values of 120 tokens in two full layers; in the
+    # gated-delta layer a state of 1024 values and four places of 96 features under the convolution.
     assert found.kv_cache == 32 * (2 * 2 * 32 * 4 * 120 + 4 * 1024 + 4 * 96 * 4)
-    assert found.sampling == 32 * 100 * (96 + 2 * 192) * 4 + 40 * 32 * 448
+    assert found.sampling == 4 * 100 * (96 + 2 * 192) * 4 + 40 * 32 * 448
+    alone = estimate(plan(**sizes, generation__num_generations=32))
+    assert alone.sampling == 2 * 100 * (96 + 2 * 192) * 4 + 40 * 32 * 448
     assert found.logits == 8 * 8 * 20 * 448
     again = estimate(plan(**sizes, optimisation__gradient_checkpointing=True))
     kept = estimate(plan(**sizes, optimisation__gradient_checkpointing=False))

@@ -10,6 +10,7 @@ from explicit_learning.arms import ARMS
 from explicit_learning.data.images import ImageStore
 from explicit_learning.data.prompt import prompt_messages
 from explicit_learning.data.reading import read_slot_rows
+from tests.support.plans import MODEL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,6 +41,8 @@ def test_arm_decides_view_and_gold(digits: Path, arm: str) -> None:
 
 def test_rows_carry_what_the_schedule_asks_for(digits: Path) -> None:
     from explicit_learning.plan.geometry import Geometry
+    from explicit_learning.training.encoded_views import ViewEncoder
+    from explicit_learning.training.policy import load_processor
     from explicit_learning.training.rollouts import RolloutRows
     from explicit_learning.training.schedule import REUSED, Schedule
 
@@ -50,9 +53,9 @@ def test_rows_carry_what_the_schedule_asks_for(digits: Path) -> None:
         geometry=Geometry(batch=8, accumulation=1, ranks=1, generations=4, iterations=2, completion_tokens=12),
         steps=4,
     )
-    rows = RolloutRows(
-        slots, arm=ARMS["intervention_grpo"], schedule=schedule, system="Look.", images=ImageStore(digits)
-    )
+    processor = load_processor(MODEL, max_image_tokens=None)
+    encoder = ViewEncoder(processor=processor, images=ImageStore(digits), system="Look.")
+    rows = RolloutRows(slots, arm=ARMS["intervention_grpo"], schedule=schedule, encoder=encoder)
     assert len(rows) == 4 * 8
     assert rows[REUSED] == {}
     by_id = {slot.slot_id: slot for slot in slots}
@@ -62,5 +65,12 @@ def test_rows_carry_what_the_schedule_asks_for(digits: Path) -> None:
         assert row["slot_prompt"].rollout == rollout
         assert row["slot_prompt"].gold == slot.target
         assert row["prompt"] == prompt_messages("Look.", slot.question, slot.choices, image_count=1)
-        assert [image.size for image in row["images"]] == [(64, 64)]
-    assert rows[0]["images"][0].tobytes() == rows[1]["images"][0].tobytes()
+        view = row["encoded_view"]
+        assert view.image_grid_thw.tolist() == [[1, 4, 4]]
+        asked = processor.tokenizer.decode(view.ids[view.kinds == 0])
+        assert all(part in asked for part in ("Look.", slot.question))
+        # TRL finds no images.
+        assert set(row) == set(RolloutRows.COLUMNS) == {"prompt", "encoded_view", "slot_prompt"}
+    group = [rows[index]["encoded_view"] for index in range(8)]
+    assert group == [group[0]] * 4 + [group[4]] * 4
+    assert group[0] is not group[4]

@@ -12,22 +12,21 @@ from explicit_learning.training.objectives.evi_po_trainer import Evidence, EviPo
 from explicit_learning.training.objectives.groups import gather_groups
 from explicit_learning.training.objectives.masks import PixelLayout
 from explicit_learning.training.objectives.papo_trainer import PapoTrainer
-from explicit_learning.training.objectives.scoring import ViewEncoder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from transformers import ProcessorMixin
 
-    from explicit_learning.data.images import ImageStore
     from explicit_learning.data.rows import SlotRow
     from explicit_learning.rundir.launch_manifest import LaunchManifest
+    from explicit_learning.training.encoded_views import ViewEncoder
 
 __all__ = ["objective_trainer"]
 
 
 def objective_trainer(
-    manifest: LaunchManifest, slots: Sequence[SlotRow], *, processor: ProcessorMixin, images: ImageStore, system: str
+    manifest: LaunchManifest, slots: Sequence[SlotRow], *, processor: ProcessorMixin, encoder: ViewEncoder
 ) -> tuple[type[AlignedGRPOTrainer], dict[str, Any]]:
     """Return an RL arm's trainer and the arguments that it takes beyond those of `AlignedGRPOTrainer`.
 
@@ -35,8 +34,7 @@ def objective_trainer(
         manifest: The verified launch manifest.
         slots: All slots.
         processor: The model's processor.
-        images: The data set's images.
-        system: The system prompt.
+        encoder: Encodes views.
 
     Raises:
         ValueError: If the plan lacks the arm's block, which the plan's rules forbid.
@@ -54,7 +52,7 @@ def objective_trainer(
             "evi_po": objective.evi_po,
             "arm": arm,
             "groups": groups,
-            "encoder": ViewEncoder(processor=processor, images=images, system=system),
+            "encoder": encoder,
             "grounding": Evidence.of(
                 groups,
                 arm,

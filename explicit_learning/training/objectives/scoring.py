@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.data.prompt import prompt_messages
-from explicit_learning.training.arguments import TEMPLATE_OPTIONS
 from explicit_learning.training.float32_head import float32_log_probs
 from explicit_learning.training.objectives.evi_po import summed_log_probs
 
@@ -24,34 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torch import Tensor
-    from transformers import ProcessorMixin
 
-    from explicit_learning.data.answers import Choice
-    from explicit_learning.data.images import ImageStore
-    from explicit_learning.data.rows import View
+    from explicit_learning.training.encoded_views import EncodedView
     from explicit_learning.training.objectives.candidates import Candidate
 
-__all__ = ["EncodedView", "ScoreRow", "ViewEncoder", "chunks", "image_features", "plain", "score_rows", "shares"]
+__all__ = ["ScoreRow", "chunks", "image_features", "plain", "score_rows", "shares"]
 
 # How a function of tensors is called: the function, then the tensors.
 Call = Callable[..., Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class EncodedView:
-    """A view's prompt as the model's inputs; equal to itself only.
-
-    Attributes:
-        ids: Token ids of the prompt, up to the start of the response; shape (tokens,).
-        kinds: 1 at image tokens, else 0; shape (tokens,).
-        pixel_values: Shape (patches, values per patch).
-        image_grid_thw: Shape (images, 3).
-    """
-
-    ids: Tensor
-    kinds: Tensor
-    pixel_values: Tensor
-    image_grid_thw: Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,36 +38,6 @@ class ScoreRow:
 
     view: EncodedView
     candidate: Candidate
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViewEncoder:
-    """Encodes views with the model's processor, in the prompt format of training."""
-
-    processor: ProcessorMixin
-    images: ImageStore
-    system: str
-
-    def encode(self, view: View, question: str, choices: Sequence[Choice]) -> EncodedView:
-        """Encode one view.
-
-        Raises:
-            Refusal: If an image cannot be decoded.
-        """
-        text = self.processor.apply_chat_template(
-            prompt_messages(self.system, question, choices, image_count=len(view.images)),
-            tokenize=False,
-            add_generation_prompt=True,
-            **TEMPLATE_OPTIONS,
-        )
-        shown = [self.images.load(image, row=view.view_id) for image in view.images]
-        encoded = self.processor(text=[text], images=[shown], return_tensors="pt")
-        return EncodedView(
-            ids=encoded["input_ids"][0],
-            kinds=encoded["mm_token_type_ids"][0],
-            pixel_values=encoded["pixel_values"],
-            image_grid_thw=encoded["image_grid_thw"],
-        )
 
 
 def chunks(count: int, limit: int) -> list[range]:
