@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.errors import Context, ExitCode
 from explicit_learning.files.resources import TRITON_CONFIGURATIONS
+from explicit_learning.lock.triton_configurations import read_triton_configurations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TimedKernelError", "described", "full_name", "pin_configurations"]
 
-CONTEXT = Context(gate="environment", file=str(TRITON_CONFIGURATIONS), exit_code=ExitCode.ENVIRONMENT)
+CONTEXT = Context(gate="kernels", file=str(TRITON_CONFIGURATIONS), exit_code=ExitCode.ENVIRONMENT)
 TUNED_PACKAGE = "fla."
 
 
@@ -57,11 +58,12 @@ def pin_configurations(capability: str, configurations: Path = TRITON_CONFIGURAT
         The configurations by the kernel's module and name.
 
     Raises:
-        Refusal: If there are none for the architecture (69), or the installed kernels do not have them (78).
+        Refusal: If the file is missing or damaged (78), there are none for the architecture (69), or the installed
+            kernels do not have them (78).
     """
     from triton.runtime import Autotuner
 
-    table: dict[str, dict[str, dict[str, Any]]] = json.loads(configurations.read_bytes())
+    table = read_triton_configurations(configurations)
     if capability not in table:
         raise CONTEXT.refusal(
             found=f"a GPU of compute capability {capability}",
