@@ -178,8 +178,13 @@ def _gpu_faults(requirement: Hardware, gpu: Gpu, context: Context) -> Iterator[F
     if requirement.gpu_name_pattern is not None and not _name_matches(requirement, gpu):
         expected = f"a name matching {requirement.gpu_name_pattern!r}"
         yield context.fault(pointer="/hardware/gpu_name_pattern", found=found, expected=expected)
-    if requirement.compute_capability is not None and gpu.compute_capability != requirement.compute_capability:
-        expected = f"compute capability {requirement.compute_capability}"
+    capability = requirement.compute_capability
+    if not gpu.knows_compute_capability:
+        expected = "a compute capability (MAJOR.MINOR)" if capability is None else f"compute capability {capability}"
+        fix = "update the NVIDIA driver on the host, which reports none, or choose other GPUs with CUDA_VISIBLE_DEVICES"
+        yield context.fault(pointer="/hardware/compute_capability", found=found, expected=expected, fix=fix)
+    elif capability not in (None, gpu.compute_capability):
+        expected = f"compute capability {capability}"
         yield context.fault(pointer="/hardware/compute_capability", found=found, expected=expected)
     if requirement.gpu_memory_gib is not None and not _memory_suffices(requirement, gpu):
         expected = f"at least {requirement.gpu_memory_gib:g} GiB of memory"
@@ -205,6 +210,7 @@ def _fix(requirement: Hardware, visible: Sequence[Gpu], local_ranks: int) -> str
         for gpu in visible
         if gpu.problem is None
         and gpu.mig_mode != "enabled"
+        and gpu.knows_compute_capability
         and _name_matches(requirement, gpu)
         and requirement.compute_capability in (None, gpu.compute_capability)
         and (requirement.gpu_memory_gib is None or _memory_suffices(requirement, gpu))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -157,6 +157,20 @@ def test_one_unfit_gpu(nvml: Any, check: Any, changes: dict[str, object], pointe
     assert "GPU 1" in faults[0]["found"]
     assert found in faults[0]["found"]
     assert faults[0]["fix"]
+
+
+@pytest.mark.parametrize("answer", [None, "error:4", "error:999"])
+@pytest.mark.parametrize("required", ["9.0", None])
+def test_a_compute_capability_that_cannot_be_read_is_one_fault(
+    nvml: Any, check: Any, answer: str | None, required: str | None
+) -> None:
+    nvml.describe({"capability": answer}, {}, {})
+    requirement = replace(TWO_H200, compute_capability=required)
+    (fault,) = check(requirement, CUDA_VISIBLE_DEVICES="0,1")
+    assert fault["pointer"] == "/hardware/compute_capability"
+    assert "compute capability un" in fault["found"]
+    assert "update the NVIDIA driver" in fault["fix"]
+    assert check(requirement, CUDA_VISIBLE_DEVICES="1,2") == []
 
 
 def test_everything_wrong_is_told_at_once(nvml: Any, check: Any) -> None:
