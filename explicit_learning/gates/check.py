@@ -136,7 +136,7 @@ def check_plan(
         warnings += code_warnings(code, frozen_commit=document.raw["code_commit"])
     return Checked(
         document=document,
-        faults=tuple(faults),
+        faults=tuple(dict.fromkeys(faults)),  # a lock that cannot be read is told by each gate that reads it
         known_code=code,
         known_platform=machine.platform,
         memory=machine.memory,

@@ -127,11 +127,15 @@ def examine() -> Findings:
             *common,
         ],
         gpu_faults=[
-            *gpu_environment,
-            *check_hardware(_any_hardware("cuda"), inventory=inventory),
-            *check_visible_kernels(inventory, ranks=1, strict=True),
-            *check_compiler(os.environ),
-            *common,
+            *dict.fromkeys(  # a lock that cannot be read is told by each gate that reads it
+                [
+                    *gpu_environment,
+                    *check_hardware(_any_hardware("cuda"), inventory=inventory),
+                    *check_visible_kernels(inventory, ranks=1, strict=True),
+                    *check_compiler(os.environ),
+                    *common,
+                ]
+            )
         ],
     )
 

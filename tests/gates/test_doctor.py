@@ -74,6 +74,15 @@ def test_a_gpu_without_pinned_kernels_would_fail(nvml: Any) -> None:
     assert [fault for fault in found["would_fail"]["cuda"] if fault["gate"] == "kernels"] == []
 
 
+def test_an_old_driver_would_fail(nvml: Any) -> None:
+    nvml.describe({}, driver="535.10")
+    found = json.loads(doctor(nvml, "--json")[1])["would_fail"]
+    (fault,) = [fault for fault in found["cuda"] if fault["gate"] == "hardware"]
+    assert fault["pointer"] == "driver_minimum"
+    assert fault["found"].startswith("driver 535.10 ")
+    assert [fault for fault in found["cpu"] if fault["gate"] == "hardware"] == []
+
+
 def test_without_gpus_a_gpu_plan_would_fail(nvml: Any) -> None:
     nvml.describe(init="error:18")
     code, text = doctor(nvml)

@@ -129,7 +129,7 @@ def test_a_kernel_that_is_not_pinned_ends_the_program_whatever_triton_has_cached
 @pytest.mark.parametrize(
     ("capability", "changed", "told"),
     [
-        ("9.0", {"num_warps": 3}, "the installed flash-linear-attention has no such configuration of this kernel"),
+        ("9.0", {"num_warps": 32}, "the installed flash-linear-attention has no such configuration of this kernel"),
         ("9.0", None, "a GPU of compute capability 9.0"),
     ],
 )
