@@ -17,8 +17,8 @@ from explicit_learning.gates.compiler import check_compiler
 from explicit_learning.gates.disk import check_disk, estimate_run_bytes
 from explicit_learning.gates.environment import check_environment
 from explicit_learning.gates.hardware import check_hardware
-from explicit_learning.gates.image import baked_identity, check_image
-from explicit_learning.gates.kernels import check_kernels
+from explicit_learning.gates.image import check_image
+from explicit_learning.gates.kernels import check_visible_kernels
 from explicit_learning.gates.machine import measure_platform
 from explicit_learning.gates.memory import check_memory, rank_memory
 from explicit_learning.gates.nvml import NvmlUnavailable, read_inventory
@@ -27,7 +27,6 @@ from explicit_learning.gates.resume import LIBRARIES, check_resume
 from explicit_learning.gates.shm import check_shm, shm_need
 from explicit_learning.gates.temporary import check_temporary_folder
 from explicit_learning.gates.trackers import check_trackers
-from explicit_learning.gates.visible import visible_devices
 from explicit_learning.inputs.code import code_identity, code_warnings
 from explicit_learning.inputs.data import image_tokens_per_row
 from explicit_learning.inputs.frozen import read_frozen_inputs, resolved_paths
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
 
     from explicit_learning.errors import Fault
     from explicit_learning.gates.memory import RankMemory
-    from explicit_learning.gates.nvml import Inventory
     from explicit_learning.inputs.data import ImageTokens
     from explicit_learning.inputs.named import Inputs
     from explicit_learning.plan.reading import PlanDocument
@@ -138,7 +136,7 @@ def check_plan(
         warnings += code_warnings(code, frozen_commit=document.raw["code_commit"])
     return Checked(
         document=document,
-        faults=tuple(faults),
+        faults=tuple(dict.fromkeys(faults)),  # a lock that cannot be read is told by each gate that reads it
         known_code=code,
         known_platform=machine.platform,
         memory=machine.memory,
@@ -188,8 +186,9 @@ def _examined_machine(document: PlanDocument, inputs: Inputs, nodes: int) -> _Ma
         return machine
     inventory, ranks = read_inventory(), hardware.ranks_per_node(nodes)
     machine.faults += check_hardware(hardware, file=file, nodes=nodes, inventory=inventory)
-    machine.faults += _kernel_faults(document, ranks, inventory)
     if hardware.accelerator == "cuda":
+        strict = document.raw.get("determinism") == "strict"
+        machine.faults += check_visible_kernels(inventory, ranks=ranks, strict=strict)
         need = shm_need(inventory, local_ranks=ranks, nodes=nodes, environ=os.environ)
         machine.faults += check_shm(need, file=file)
         if not isinstance(inventory, NvmlUnavailable):  # without GPUs, this is not what is missing
@@ -211,19 +210,6 @@ def _examined_machine(document: PlanDocument, inputs: Inputs, nodes: int) -> _Ma
         machine.faults += unfit
         machine.warnings += near
     return machine
-
-
-def _kernel_faults(document: PlanDocument, ranks: int, inventory: Inventory | NvmlUnavailable) -> list[Fault]:
-    """Check that there are kernels for a plan's GPUs; that there are no GPUs is told by another gate."""
-    hardware = document.group("hardware", Hardware)
-    if hardware is None or hardware.accelerator != "cuda" or isinstance(inventory, NvmlUnavailable):
-        return []
-    gpus = visible_devices(inventory.gpus, os.environ).gpus[:ranks]
-    try:
-        baked = baked_identity()
-    except Refusal:
-        return []  # the gate on the image has reported it
-    return check_kernels(gpus, strict=document.raw.get("determinism") == "strict", baked=baked)
 
 
 def _image_tokens(inputs: Inputs, generation: Generation) -> ImageTokens | None:

@@ -18,6 +18,7 @@ from explicit_learning.gates.disk import existing_ancestor
 from explicit_learning.gates.environment import check_environment
 from explicit_learning.gates.hardware import check_hardware
 from explicit_learning.gates.image import check_image, image_identity
+from explicit_learning.gates.kernels import check_visible_kernels
 from explicit_learning.gates.machine import measure_hardware, read_limits
 from explicit_learning.gates.nvml import Inventory, NvmlUnavailable, read_inventory
 from explicit_learning.gates.output import check_output
@@ -67,7 +68,7 @@ class Findings:
         image: The image's identity.
         variables: The environment variables that matter; values of secrets are left out.
         cpu_faults: Why a CPU plan could not start here.
-        gpu_faults: Why a GPU plan could not start here.
+        gpu_faults: Why a GPU plan could not start here, under the default grade of determinism.
     """
 
     python: str
@@ -126,10 +127,15 @@ def examine() -> Findings:
             *common,
         ],
         gpu_faults=[
-            *gpu_environment,
-            *check_hardware(_any_hardware("cuda"), inventory=inventory),
-            *check_compiler(os.environ),
-            *common,
+            *dict.fromkeys(  # a lock that cannot be read is told by each gate that reads it
+                [
+                    *gpu_environment,
+                    *check_hardware(_any_hardware("cuda"), inventory=inventory),
+                    *check_visible_kernels(inventory, ranks=1, strict=True),
+                    *check_compiler(os.environ),
+                    *common,
+                ]
+            )
         ],
     )
 

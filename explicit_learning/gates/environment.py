@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["check_environment"]
 
 LISTED = 12
-MAKE = "use the environment that `make -s env` makes, or the image"
-CONTEXT = Context(gate="environment", fix=MAKE, exit_code=ExitCode.ENVIRONMENT)
+CONTEXT = Context(gate="environment", exit_code=ExitCode.ENVIRONMENT)
 
 
 def check_environment(lock_path: Path, *, deep: bool = False, search_path: Sequence[str] | None = None) -> list[Fault]:
@@ -47,29 +46,36 @@ def check_environment(lock_path: Path, *, deep: bool = False, search_path: Seque
         Refusal: If the lock cannot be read or contradicts itself.
     """
     lock = read_lock(lock_path)
-    installed = installed_packages(search_path)
-    faults = [*_interpreter_faults(lock), *_package_faults(lock, installed)]
-    faults += _origin_faults(lock, sys.path if search_path is None else search_path)
+    installed, right = installed_packages(search_path), _right_environment(lock)
+    context = replace(CONTEXT, file=str(lock.path), fix=right)
+    faults = [*_interpreter_faults(lock, context), *_package_faults(lock, installed, context)]
+    faults += _origin_faults(context, sys.path if search_path is None else search_path)
     if deep:
-        fix = f"delete this environment and make it again: something changed its files; {MAKE}"
-        faults += file_faults(installed, replace(CONTEXT, file=str(lock.path), fix=fix))
+        fix = f"delete this environment and make it again: something changed its files; {right}"
+        faults += file_faults(installed, replace(context, fix=fix))
     return faults
 
 
-def _interpreter_faults(lock: Lock) -> Iterator[Fault]:
+def _right_environment(lock: Lock) -> str:
+    """Return which environment to use instead: `make env` makes that of the CPU lock alone, which is a subset."""
+    if "subset_of" in lock.head_fields:
+        return "use the environment that `make -s env` makes, or the image"
+    return f"use the image, or an environment in which {lock.path.name} is installed"
+
+
+def _interpreter_faults(lock: Lock, context: Context) -> Iterator[Fault]:
     running, supported = ".".join(platform.python_version_tuple()[:2]), lock.head_fields.get("python", [])
     if running not in supported:
-        yield CONTEXT.fault(
-            file=lock.path,
+        yield context.fault(
             pointer="python",
             found=running,
             expected=f"one of {', '.join(supported)}",
-            fix=f"install one of these, then {MAKE}",
+            fix=f"install one of these, then {context.fix}",
         )
 
 
-def _package_faults(lock: Lock, installed: Sequence[Installed]) -> Iterator[Fault]:
-    context, expected = CONTEXT.at(lock.path), expected_packages(lock)
+def _package_faults(lock: Lock, installed: Sequence[Installed], context: Context) -> Iterator[Fault]:
+    expected = expected_packages(lock)
     versions: dict[str, list[Installed]] = {}
     for package in installed:
         versions.setdefault(package.name, []).append(package)
@@ -98,13 +104,13 @@ def _package_faults(lock: Lock, installed: Sequence[Installed]) -> Iterator[Faul
         yield context.fault(pointer="", found=found, expected="only packages that the lock names")
     else:
         for name, text in extra.items():
-            fix = f"uninstall it (or unset PYTHONPATH, set PYTHONNOUSERSITE=1), or {MAKE}"
+            fix = f"uninstall it (or unset PYTHONPATH, set PYTHONNOUSERSITE=1), or {context.fix}"
             yield context.fault(pointer=name, found=text, expected=f"no {name}: the lock does not name it", fix=fix)
 
 
-def _origin_faults(lock: Lock, search_path: Sequence[str]) -> Iterator[Fault]:
+def _origin_faults(context: Context, search_path: Sequence[str]) -> Iterator[Fault]:
     fix = "unset PYTHONPATH and set PYTHONNOUSERSITE=1, or remove or rename what stands there"
-    context = replace(CONTEXT, file=str(lock.path), fix=fix)
+    context = replace(context, fix=fix)
     from_elsewhere = dict(shadows(search_path, environment_folders()))
     if len(from_elsewhere) > LISTED:
         found = f"imported from elsewhere: {_some(f'{name} ({path})' for name, path in from_elsewhere.items())}"

@@ -12,9 +12,10 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from explicit_learning.errors import Context, ExitCode, Fault
+from explicit_learning.errors import Context, ExitCode, Fault, Refusal
 from explicit_learning.gates.nvml import NvmlUnavailable, read_inventory
 from explicit_learning.gates.visible import VisibleDevices, visible_devices
+from explicit_learning.lock import FULL_LOCK, read_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -46,8 +47,11 @@ def check_hardware(
         environ: Environment to read masks and ranks from; the process's own by default.
         inventory: An inventory already read; without one, NVML is read if the plan needs GPUs.
 
+    The driver is also compared with what the full lock's CUDA needs, whatever the plan asks for.
+
     Returns:
-        Every mismatch, with exit code 69; empty when the run can start here.
+        Every mismatch, with exit code 69; empty when the run can start here. What is wrong with the lock itself has the
+        lock's own exit code.
     """
     environ = os.environ if environ is None else environ
     faults = check_ranks(requirement.world_size, file=file, nodes=nodes, environ=environ)
@@ -115,15 +119,24 @@ def _version(text: str) -> tuple[int, ...] | None:
 
 
 def _driver_faults(requirement: Hardware, inventory: Inventory, context: Context) -> Iterator[Fault]:
-    if requirement.driver_minimum is None:
+    """Compare the driver with the newest of those that the plan and the lock ask for."""
+    try:
+        head = read_lock(FULL_LOCK).head
+    except Refusal as refusal:
+        yield from refusal.faults
         return
-    found, minimum = _version(inventory.driver_version), _version(requirement.driver_minimum)
+    needed, why = head.driver_minimum, f", which CUDA {head.cuda} needs"
+    at, pointer = context.at(FULL_LOCK), "driver_minimum"
+    planned = requirement.driver_minimum
+    if planned is not None and (_version(planned) or ()) >= (_version(needed) or ()):
+        needed, why, at, pointer = planned, "", context, "/hardware/driver_minimum"
+    found, minimum = _version(inventory.driver_version), _version(needed)
     if found is None or minimum is None or found < minimum:
-        yield context.fault(
-            pointer="/hardware/driver_minimum",
+        yield at.fault(
+            pointer=pointer,
             found=f"driver {inventory.driver_version} (supports CUDA {inventory.cuda_driver_version})",
-            expected=f"driver {requirement.driver_minimum} or newer",
-            fix=f"install NVIDIA driver {requirement.driver_minimum} or newer on the host",
+            expected=f"driver {needed} or newer{why}",
+            fix=f"install NVIDIA driver {needed} or newer on the host",
         )
 
 
@@ -178,8 +191,13 @@ def _gpu_faults(requirement: Hardware, gpu: Gpu, context: Context) -> Iterator[F
     if requirement.gpu_name_pattern is not None and not _name_matches(requirement, gpu):
         expected = f"a name matching {requirement.gpu_name_pattern!r}"
         yield context.fault(pointer="/hardware/gpu_name_pattern", found=found, expected=expected)
-    if requirement.compute_capability is not None and gpu.compute_capability != requirement.compute_capability:
-        expected = f"compute capability {requirement.compute_capability}"
+    capability = requirement.compute_capability
+    if not gpu.knows_compute_capability:
+        expected = "a compute capability (MAJOR.MINOR)" if capability is None else f"compute capability {capability}"
+        fix = "update the NVIDIA driver on the host, which reports none, or choose other GPUs with CUDA_VISIBLE_DEVICES"
+        yield context.fault(pointer="/hardware/compute_capability", found=found, expected=expected, fix=fix)
+    elif capability not in (None, gpu.compute_capability):
+        expected = f"compute capability {capability}"
         yield context.fault(pointer="/hardware/compute_capability", found=found, expected=expected)
     if requirement.gpu_memory_gib is not None and not _memory_suffices(requirement, gpu):
         expected = f"at least {requirement.gpu_memory_gib:g} GiB of memory"
@@ -205,6 +223,7 @@ def _fix(requirement: Hardware, visible: Sequence[Gpu], local_ranks: int) -> str
         for gpu in visible
         if gpu.problem is None
         and gpu.mig_mode != "enabled"
+        and gpu.knows_compute_capability
         and _name_matches(requirement, gpu)
         and requirement.compute_capability in (None, gpu.compute_capability)
         and (requirement.gpu_memory_gib is None or _memory_suffices(requirement, gpu))

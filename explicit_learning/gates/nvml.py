@@ -11,6 +11,7 @@ becomes part of a launch's record, which is compared with others.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -67,7 +68,7 @@ class Gpu:
         index: NVML's index, which counts in PCI bus order (CUDA's own order can differ).
         uuid: ``GPU-…``: the one name that survives reboots, masks and reordering.
         name: Product name, such as ``NVIDIA H200``.
-        compute_capability: ``MAJOR.MINOR``.
+        compute_capability: ``MAJOR.MINOR``, or why it is not known.
         memory_bytes: Total memory, the driver's reserve included.
         pci_bus_id: ``DOMAIN:BUS:DEVICE.FUNCTION``.
         mig_mode: ``enabled`` or ``disabled``.
@@ -96,6 +97,11 @@ class Gpu:
     application_sm_clock_mhz: int | str
     power_limit_milliwatt: int | str
     problem: str | None
+
+    @property
+    def knows_compute_capability(self) -> bool:
+        """Whether ``compute_capability`` is one, and not the reason why there is none."""
+        return re.fullmatch(r"[0-9]+\.[0-9]+", self.compute_capability, re.ASCII) is not None
 
     def __str__(self) -> str:
         """Return the GPU in one line, as faults show it."""

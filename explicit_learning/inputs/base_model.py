@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from explicit_learning.errors import Context, Refusal
 from explicit_learning.files.hashing import snapshot_sha256
 from explicit_learning.inputs.identities import identity, require_identity
+from explicit_learning.model_files.architecture import architecture_faults
 from explicit_learning.model_files.folders import model_structure
 from explicit_learning.model_files.terminal_tokens import terminal_tokens
 from explicit_learning.model_files.weights import dropout_faults, linear_modules, quantisation_faults
@@ -28,12 +29,12 @@ class BaseModel:
     Attributes:
         folder: Its folder.
         terminal: The tokens that end its completions.
-        linear: Its linear modules, full name to shape (out, in); ``None`` if only its code can name them.
+        linear: Its linear modules, full name to shape (out, in).
     """
 
     folder: Path
     terminal: tuple[int, ...]
-    linear: dict[str, tuple[int, int]] | None
+    linear: dict[str, tuple[int, int]]
 
     def snapshot_sha256(self) -> str:
         """Return the identity of all its files.
@@ -52,14 +53,14 @@ def read_base_model(folder: Path, *, frozen: str | None = None) -> BaseModel:
         frozen: The identity it must have; ``None`` in a draft.
 
     Raises:
-        Refusal: If a file is missing or broken, the model is another one than the frozen one, it is quantised, or
-            it drops attention weights at random.
+        Refusal: If a file is missing or broken, the model is another one than the frozen one, it is of another
+            architecture or does not say how large it is, it is quantised, or it drops attention weights at random.
     """
     if faults := model_structure(folder):
         raise Refusal(faults)
     require_identity(folder, snapshot_sha256, CONTEXT, frozen=frozen, pointer="/model/snapshot_sha256")
     try:
-        if faults := quantisation_faults(folder) + dropout_faults(folder):
+        if faults := architecture_faults(folder) or quantisation_faults(folder) + dropout_faults(folder):
             raise Refusal(faults)
         return BaseModel(folder=folder, terminal=terminal_tokens(folder), linear=linear_modules(folder))
     except OSError as error:

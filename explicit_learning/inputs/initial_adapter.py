@@ -78,7 +78,7 @@ def read_initial_adapter(
         folder: The folder.
         frozen: The identity it must have; ``None`` in a draft.
         lora: The plan's block; ``None`` if that is not in order itself, and nothing can be compared with it.
-        model: The base model; ``None`` if it was refused, or its linear modules are not known.
+        model: The base model; ``None`` if it was refused, or the plan's modules are not in it.
 
     Raises:
         Refusal: If a file is missing or broken, or the adapter is another one or of another shape than planned.
@@ -87,7 +87,7 @@ def read_initial_adapter(
         raise Refusal(faults)
     require_identity(folder, adapter_sha256, CONTEXT, frozen=frozen, pointer="/initial_adapter/sha256")
     faults = [] if lora is None else configuration_faults(folder / CONFIG_NAME, lora)
-    if not faults and lora is not None and model is not None and model.linear is not None:
+    if not faults and lora is not None and model is not None:
         header = safetensors_header(folder / WEIGHTS_NAME)
         found = {name: tuple(entry["shape"]) for name, entry in header.items()}
         faults = tensor_faults(folder / WEIGHTS_NAME, found, _planned_shapes(model.linear, lora))

@@ -107,7 +107,7 @@ def read_inputs(
     base = read(model, lambda named: read_base_model(named.path, frozen=named.sha256))
     text = read(prompt, lambda named: read_system_prompt(named.path, frozen=named.sha256))
     targets = None
-    if base is not None and base.linear is not None and lora is not None:
+    if base is not None and lora is not None:
         try:
             targets = resolve_targets(base.linear, lora, file=file)
         except Refusal as refusal:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from explicit_learning.model_files.architecture import ARCHITECTURE, FULL, LINEAR, model_config
 from explicit_learning.model_files.headers import safetensors_header, weight_files
-from explicit_learning.model_files.weights import ARCHITECTURE, NOT_LOADED
+from explicit_learning.model_files.weights import NOT_LOADED
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["Dimensions", "Vision"]
-
-FULL, LINEAR = "full_attention", "linear_attention"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +83,7 @@ class Dimensions:
             ValueError, KeyError, TypeError, AttributeError: If a file is not what its name says, or lacks a dimension.
             Refusal: If a weight file is not a whole safetensors file.
         """
-        config: dict[str, Any] = json.loads((folder / "config.json").read_bytes())
+        config = model_config(folder)
         if config.get("model_type") != ARCHITECTURE:
             return None
         text, vision = config["text_config"], config["vision_config"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.errors import Context, found_text
+from explicit_learning.model_files.architecture import model_config
 from explicit_learning.model_files.headers import MATRIX_DIMENSIONS, safetensors_header, weight_files
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.errors import Fault
 
-__all__ = ["ARCHITECTURE", "HEAD", "NOT_LOADED", "dropout_faults", "linear_modules", "quantisation_faults"]
+__all__ = ["HEAD", "NOT_LOADED", "dropout_faults", "linear_modules", "quantisation_faults"]
 
 CONTEXT = Context(gate="model", fix="use the model's release in bfloat16, float16 or float32")
 # Where a model says that it is quantised: transformers and vLLM read these keys, at any level of config.json ...
@@ -24,7 +24,6 @@ QUANTISATION_FILES = ("hf_quant_config.json", "quant_config.json", "quantize_con
 PLAIN_TYPES = frozenset({"F64", "F32", "F16", "BF16"})
 # Types of tensors that are not weights, such as positions.
 INDEX_TYPES = frozenset({"I64", "BOOL"})
-ARCHITECTURE = "qwen3_5"
 EMBEDDINGS = frozenset({"embed_tokens", "pos_embed"})
 TOKEN_EMBEDDING, HEAD = "model.language_model.embed_tokens", "lm_head"
 # Multi-token prediction: in released checkpoints, but not in the model that transformers builds.
@@ -41,7 +40,7 @@ def quantisation_faults(folder: Path) -> list[Fault]:
     file, expected = folder / "config.json", "a model that is not quantised"
     faults = [
         CONTEXT.fault(file=file, pointer=pointer, found=found_text(value), expected=expected)
-        for pointer, value in _settings(_config(folder), QUANTISATION_KEYS)
+        for pointer, value in _settings(model_config(folder), QUANTISATION_KEYS)
         if value is not None
     ]
     faults += [
@@ -70,7 +69,7 @@ def dropout_faults(folder: Path) -> list[Fault]:
             expected="0: the policy that is trained must be the one that is sampled from",
             fix="write 0 there, as the releases of Qwen3.5 do, and freeze the plan again",
         )
-        for pointer, value in _settings(_config(folder), frozenset({"attention_dropout"}))
+        for pointer, value in _settings(model_config(folder), frozenset({"attention_dropout"}))
         if value
     ]
 
@@ -94,18 +93,15 @@ def _type_faults(folder: Path) -> Iterator[Fault]:
             yield CONTEXT.fault(file=path, found=found, expected=f"weights of type {', '.join(sorted(PLAIN_TYPES))}")
 
 
-def linear_modules(folder: Path) -> dict[str, tuple[int, int]] | None:
+def linear_modules(folder: Path) -> dict[str, tuple[int, int]]:
     """Return a Qwen3.5 model's linear modules: full name to shape (out, in).
 
-    These are the modules that an adapter can be put on. Other architectures keep matrices that are not linear modules,
-    under names that only their code knows: for them the answer is ``None``.
+    These are the modules that an adapter can be put on.
 
     Raises:
         OSError: If a file cannot be read.
         ValueError: If a file is not what its name says.
     """
-    if _config(folder).get("model_type") != ARCHITECTURE:
-        return None
     headers = map(safetensors_header, weight_files(folder))
     matrices = {
         name.removesuffix(".weight"): (entry["shape"][0], entry["shape"][1])
@@ -116,10 +112,3 @@ def linear_modules(folder: Path) -> dict[str, tuple[int, int]] | None:
     if TOKEN_EMBEDDING in matrices:  # a tied head shares this matrix, and has no entry of its own
         matrices.setdefault(HEAD, matrices[TOKEN_EMBEDDING])
     return {name: shape for name, shape in matrices.items() if name.rpartition(".")[2] not in EMBEDDINGS}
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    value = json.loads((folder / "config.json").read_bytes())
-    if not isinstance(value, dict):
-        raise ValueError("config.json is not a JSON object")  # noqa: TRY004 - the value of a file, not of a caller
-    return value

@@ -4,18 +4,20 @@ flash-linear-attention lets Triton time several tile sizes at a kernel's first l
 decide in which order sums are taken: two runs, or two ranks of one run, can end with different bits. Its own stored
 configurations do not help: its wheel ships none, and where one is missing it times again, in its mode ``strict`` too.
 So runs under ``determinism: strict`` are pinned to one configuration for each kernel and GPU architecture
-(``kernels/triton_configurations.json``, written by ``tools/triton_configurations.py``), and a kernel that would still
-be timed ends the run.
+(``kernels/triton_configurations.json``, written by ``tools/triton_configurations.py``), and a kernel that still has a
+choice ends the run, also where an earlier run left its timed choice in Triton's cache on disk.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.errors import Context, ExitCode
 from explicit_learning.files.resources import TRITON_CONFIGURATIONS
+from explicit_learning.lock.triton_configurations import read_triton_configurations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,14 +26,14 @@ if TYPE_CHECKING:
     from triton import Config
     from triton.runtime import Autotuner
 
-__all__ = ["TimedKernelError", "described", "full_name", "pin_configurations"]
+__all__ = ["described", "forbid_timing", "full_name", "pin_configurations"]
 
-CONTEXT = Context(gate="environment", file=str(TRITON_CONFIGURATIONS), exit_code=ExitCode.ENVIRONMENT)
+CONTEXT = Context(
+    gate="kernels",
+    fix="install the versions of environment.lock; after a change of the lock run tools/triton_configurations.py",
+    exit_code=ExitCode.ENVIRONMENT,
+)
 TUNED_PACKAGE = "fla."
-
-
-class TimedKernelError(RuntimeError):
-    """A kernel would choose its configuration by timing, in a run that must not depend on time."""
 
 
 def described(config: Config) -> dict[str, Any]:
@@ -57,13 +59,12 @@ def pin_configurations(capability: str, configurations: Path = TRITON_CONFIGURAT
         The configurations by the kernel's module and name.
 
     Raises:
-        Refusal: If there are none for the architecture (69), or the installed kernels do not have them (78).
+        Refusal: If the file is missing or damaged (78), there are none for the architecture (69), or the installed
+            kernels do not have them (78).
     """
-    from triton.runtime import Autotuner
-
-    table: dict[str, dict[str, dict[str, Any]]] = json.loads(configurations.read_bytes())
+    table, context = read_triton_configurations(configurations), CONTEXT.at(configurations)
     if capability not in table:
-        raise CONTEXT.refusal(
+        raise context.refusal(
             found=f"a GPU of compute capability {capability}",
             expected=f"one of {', '.join(table)}, for which the kernels' configurations are chosen",
             fix='use such a GPU, or set "determinism": "seeded", which lets Triton choose by timing',
@@ -74,23 +75,41 @@ def pin_configurations(capability: str, configurations: Path = TRITON_CONFIGURAT
     for name, description in wanted.items():
         matching = [config for config in getattr(tuners.get(name), "configs", ()) if described(config) == description]
         if not matching:
-            raise CONTEXT.refusal(
+            raise context.refusal(
                 pointer=f"/{capability}/{name}",
                 found="the installed flash-linear-attention has no such configuration of this kernel",
                 expected=json.dumps(description),
-                fix="install the versions of environment.lock; after a change of the lock run "
-                "tools/triton_configurations.py",
             )
         tuners[name].configs = matching[:1]
-    Autotuner._bench = _refuse_timing  # noqa: SLF001 - the only place where Triton times
+    forbid_timing(configurations)
     return wanted
 
 
-def _refuse_timing(tuner: Autotuner, *_: Any, **__: Any) -> None:
-    raise TimedKernelError(
-        f"the kernel {full_name(tuner)} would choose one of {len(tuner.configs)} configurations by timing, and "
-        f"{TRITON_CONFIGURATIONS.name} has none for it"
-    )
+def forbid_timing(configurations: Path = TRITON_CONFIGURATIONS) -> None:
+    """Refuse, from now on in this process, each launch of a kernel that has more than one configuration.
+
+    What such a kernel would take is timed, now or by the run that filled Triton's cache on disk. The launch raises a
+    `Refusal` (78) with the kernel's name.
+
+    Args:
+        configurations: The file that has none for such a kernel.
+    """
+    from triton.runtime import Autotuner
+
+    launch, context = Autotuner.run, CONTEXT.at(configurations)
+
+    @wraps(launch)
+    def launch_without_choice(tuner: Autotuner, *args: Any, **options: Any) -> Any:
+        if len(tuner.configs) > 1:
+            choice = f"{full_name(tuner)}, which has {len(tuner.configs)} to choose from"
+            raise context.refusal(
+                pointer="",
+                found=f"no configuration of the kernel {choice}",
+                expected="one for each kernel that is launched: what Triton chooses depends on timing",
+            )
+        return launch(tuner, *args, **options)
+
+    Autotuner.run = launch_without_choice
 
 
 def _tuners() -> Iterator[Autotuner]:

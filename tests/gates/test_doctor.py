@@ -62,6 +62,27 @@ def test_with_two_gpus_of_which_one_is_hidden(nvml: Any) -> None:
     assert "hush" not in text
 
 
+def test_a_gpu_without_pinned_kernels_would_fail(nvml: Any) -> None:
+    nvml.describe({"capability": "12.0"}, {})
+    found = json.loads(doctor(nvml, "--json")[1])
+    (fault,) = [fault for fault in found["would_fail"]["cuda"] if fault["gate"] == "kernels"]
+    assert fault["pointer"] == "/determinism"
+    assert fault["found"].startswith("strict, on GPU 0 ")
+    assert '"determinism": "seeded"' in fault["fix"]
+    assert [fault for fault in found["would_fail"]["cpu"] if fault["gate"] == "kernels"] == []
+    found = json.loads(doctor(nvml, "--json", CUDA_VISIBLE_DEVICES="1")[1])
+    assert [fault for fault in found["would_fail"]["cuda"] if fault["gate"] == "kernels"] == []
+
+
+def test_an_old_driver_would_fail(nvml: Any) -> None:
+    nvml.describe({}, driver="535.10")
+    found = json.loads(doctor(nvml, "--json")[1])["would_fail"]
+    (fault,) = [fault for fault in found["cuda"] if fault["gate"] == "hardware"]
+    assert fault["pointer"] == "driver_minimum"
+    assert fault["found"].startswith("driver 535.10 ")
+    assert [fault for fault in found["cpu"] if fault["gate"] == "hardware"] == []
+
+
 def test_without_gpus_a_gpu_plan_would_fail(nvml: Any) -> None:
     nvml.describe(init="error:18")
     code, text = doctor(nvml)

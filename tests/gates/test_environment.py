@@ -19,7 +19,7 @@ from explicit_learning.errors import ExitCode, exit_code_of
 from explicit_learning.files.resources import ROOT
 from explicit_learning.gates.environment import check_environment
 from explicit_learning.gates.installed_files import WRONG_RECORDS
-from explicit_learning.lock import FULL_LOCK, expected_packages, read_lock
+from explicit_learning.lock import CPU_LOCK, FULL_LOCK, expected_packages, read_lock
 from explicit_learning.lock.installed import installed_packages, nearest_lock
 from explicit_learning.lock.shadows import shadows
 
@@ -82,6 +82,23 @@ def test_missing(tmp_path: Path) -> None:
     assert (fault.gate, fault.pointer) == ("environment", "left-pad")
     assert (fault.found, fault.expected) == ("left-pad is not installed", "left-pad 1.0")
     assert "make -s env" in fault.fix
+
+
+@pytest.mark.parametrize(
+    ("lock", "advice"),
+    [
+        (CPU_LOCK, "use the environment that `make -s env` makes, or the image"),
+        (FULL_LOCK, "use the image, or an environment in which environment.lock is installed"),
+    ],
+)
+def test_the_advice_is_an_environment_of_the_lock(lock: Path, advice: str, tmp_path: Path) -> None:
+    path = tmp_path / lock.name
+    path.write_text(lock.read_text().replace('python = ["3.11", "3.12"]', 'python = ["3.7"]'))
+    (tmp_path / "site" / "stranger-1.dist-info").mkdir(parents=True)
+    faults = {fault.pointer: fault for fault in check_environment(path, search_path=[str(tmp_path / "site")])}
+    assert faults["python"].fix == f"install one of these, then {advice}"
+    assert faults[""].fix == advice
+    assert faults["stranger"].fix.endswith(f", or {advice}")
 
 
 def test_other_version(tmp_path: Path) -> None:

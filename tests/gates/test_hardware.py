@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +12,7 @@ from explicit_learning.errors import ExitCode
 from explicit_learning.gates.hardware import check_hardware, check_ranks
 from explicit_learning.gates.nvml import Inventory, NvmlUnavailable
 from explicit_learning.plan.typed_plan import Hardware
+from tests.support.gpus import gpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,6 +160,20 @@ def test_one_unfit_gpu(nvml: Any, check: Any, changes: dict[str, object], pointe
     assert faults[0]["fix"]
 
 
+@pytest.mark.parametrize("answer", [None, "error:4", "error:999"])
+@pytest.mark.parametrize("required", ["9.0", None])
+def test_a_compute_capability_that_cannot_be_read_is_one_fault(
+    nvml: Any, check: Any, answer: str | None, required: str | None
+) -> None:
+    nvml.describe({"capability": answer}, {}, {})
+    requirement = replace(TWO_H200, compute_capability=required)
+    (fault,) = check(requirement, CUDA_VISIBLE_DEVICES="0,1")
+    assert fault["pointer"] == "/hardware/compute_capability"
+    assert "compute capability un" in fault["found"]
+    assert "update the NVIDIA driver" in fault["fix"]
+    assert check(requirement, CUDA_VISIBLE_DEVICES="1,2") == []
+
+
 def test_everything_wrong_is_told_at_once(nvml: Any, check: Any) -> None:
     nvml.describe({"name": "Tesla T4", "memory": 16106127360, "capability": "7.5", "mig": 1}, driver="470.57.02")
     assert pointers(check()) == [
@@ -189,6 +204,51 @@ def test_driver_versions_are_compared_as_numbers(driver: str, fits: bool) -> Non
     inventory = Inventory(driver_version=driver, cuda_driver_version="13.0", nvml_version="13", gpus=(), topology=())
     faults = check_hardware(TWO_H200, environ={}, inventory=inventory)
     assert ("/hardware/driver_minimum" in [fault.pointer for fault in faults]) is not fits
+
+
+@pytest.mark.parametrize(
+    ("driver", "planned", "told"),
+    [
+        ("535.10", None, ("environment.lock", "driver_minimum", "driver 580.65.06 or newer, which CUDA 13.0.")),
+        ("580.65.05", None, ("environment.lock", "driver_minimum", "driver 580.65.06 or newer, which CUDA 13.0.")),
+        ("535.10", "535.5", ("environment.lock", "driver_minimum", "driver 580.65.06 or newer, which CUDA 13.0.")),
+        ("535.10", "580.65.06", ("plan.json", "/hardware/driver_minimum", "driver 580.65.06 or newer")),
+        ("580.95.05", "590.1", ("plan.json", "/hardware/driver_minimum", "driver 590.1 or newer")),
+        ("580.65.06", None, None),
+        ("580.95.05", "535.5", None),
+    ],
+)
+def test_the_driver_is_what_plan_and_lock_need(
+    driver: str, planned: str | None, told: tuple[str, str, str] | None
+) -> None:
+    inventory = Inventory(
+        driver_version=driver, cuda_driver_version="12.2", nvml_version="12", gpus=(gpu(),), topology=()
+    )
+    requirement = replace(TWO_H200, world_size=1, gpu_name_pattern=None, gpu_memory_gib=None, driver_minimum=planned)
+    faults = check_hardware(requirement, file="plan.json", environ={}, inventory=inventory)
+    assert len(faults) == (told is not None)
+    for fault in faults:
+        place, pointer, expected = told or ("", "", "")
+        assert (fault.file or "").endswith(place)
+        assert fault.pointer == pointer
+        assert fault.expected.startswith(expected)
+        assert fault.found == f"driver {driver} (supports CUDA 12.2)"
+        assert fault.exit_code == ExitCode.HARDWARE
+
+
+def test_a_lock_that_cannot_be_read_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("explicit_learning.gates.hardware.FULL_LOCK", tmp_path / "environment.lock")
+    inventory = Inventory(
+        driver_version="580.95.05", cuda_driver_version="13.0", nvml_version="13", gpus=(gpu(), gpu()), topology=()
+    )
+    requirement = replace(TWO_H200, gpu_memory_gib=None)
+    (fault,) = check_hardware(requirement, environ={}, inventory=inventory)
+    assert (fault.gate, fault.found) == ("lock", "no such file")
+
+
+def test_a_cpu_plan_asks_for_no_driver() -> None:
+    inventory = Inventory(driver_version="1", cuda_driver_version="1.0", nvml_version="1", gpus=(), topology=())
+    assert check_hardware(CPU, environ={}, inventory=inventory) == []
 
 
 def test_too_few_gpus_names_those_there_are(nvml: Any, check: Any) -> None:

@@ -20,6 +20,8 @@ from explicit_learning.inputs.frozen import frozen_paths
 from explicit_learning.inputs.initial_adapter import read_initial_adapter
 from explicit_learning.inputs.named import read_system_prompt
 from explicit_learning.inputs.sft_pass import SftPass
+from explicit_learning.model_files.architecture import SIZES
+from explicit_learning.model_files.dimensions import Dimensions
 from explicit_learning.model_files.folders import adapter_sha256
 from explicit_learning.model_files.headers import ITEM_BYTES
 from explicit_learning.model_files.weights import linear_modules
@@ -393,14 +395,72 @@ def test_modules_that_the_model_does_not_have_are_refused(
     assert pointer == "/lora" or "model.visual" in fault.expected
 
 
-def test_linear_modules_of_another_architecture_are_left_to_its_code(model: Path) -> None:
+def test_linear_modules_are_the_matrices_that_an_adapter_can_be_put_on(model: Path) -> None:
     known = linear_modules(model)
-    assert known is not None
     assert known["model.language_model.layers.1.mlp.up_proj"] == (192, 96)
     assert known["lm_head"] == (448, 96)
     assert not [name for name in known if "embed" in name or "conv" in name or "norm" in name]
-    change_json(model / "config.json", model_type="another")
-    assert linear_modules(model) is None
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3_5_moe", "qwen3_5_text", "", None, 3, ...])
+def test_a_model_of_another_architecture_is_refused_when_frozen_and_when_checked(
+    draft: dict[str, Any], model: Path, tmp_path: Path, kind: Any
+) -> None:
+    out = tmp_path / "plan.json"
+    assert freezing(draft, out) == []
+    config = json.loads((model / "config.json").read_text())
+    del config["model_type"]
+    (model / "config.json").write_text(json.dumps(config | ({} if kind is ... else {"model_type": kind})))
+    (fault,) = checking(frozen_again(out))
+    assert place(fault) == ("config.json", "/model_type")
+    assert fault.found == ("nothing" if kind is ... else json.dumps(kind))
+    assert fault.expected.startswith('"qwen3_5"')
+    assert fault.exit_code == ExitCode.CONTRACT
+    assert freezing(draft, tmp_path / "another.json") == [fault]
+
+
+@pytest.mark.parametrize("part", ["text_config", "vision_config"])
+@pytest.mark.parametrize("value", [None, [], "qwen", ...])
+def test_a_configuration_without_a_part_is_refused(
+    draft: dict[str, Any], model: Path, tmp_path: Path, part: str, value: Any
+) -> None:
+    config = json.loads((model / "config.json").read_text())
+    del config[part]
+    (model / "config.json").write_text(json.dumps(config | ({} if value is ... else {part: value})))
+    (fault,) = freezing(draft, tmp_path / "plan.json")
+    assert place(fault) == ("config.json", f"/{part}")
+    assert fault.found == ("nothing" if value is ... else json.dumps(value))
+
+
+@pytest.mark.parametrize("place", [f"{part}/{name}" for part, names in SIZES.items() for name in names])
+@pytest.mark.parametrize("value", [None, 0, 2.0, "2", True, ...])
+def test_a_size_that_is_missing_or_is_not_a_number_is_refused(model: Path, place: str, value: Any) -> None:
+    part, _, name = place.partition("/")
+    settings = json.loads((model / "config.json").read_text())[part]
+    del settings[name]
+    change_json(model / "config.json", **{part: settings | ({} if value is ... else {name: value})})
+    with pytest.raises(Refusal) as caught:
+        read_base_model(model)
+    assert [(fault.pointer, fault.found) for fault in caught.value.faults] == [
+        (f"/{place}", "nothing" if value is ... else json.dumps(value))
+    ]
+
+
+@pytest.mark.parametrize("kinds", [None, [], "full_attention", ["full_attention", "sliding_attention"], [["x"]], ...])
+def test_layers_of_another_kind_are_refused(model: Path, kinds: Any) -> None:
+    settings = json.loads((model / "config.json").read_text())["text_config"]
+    del settings["layer_types"]
+    change_json(model / "config.json", text_config=settings | ({} if kinds is ... else {"layer_types": kinds}))
+    with pytest.raises(Refusal) as caught:
+        read_base_model(model)
+    assert [fault.pointer for fault in caught.value.faults] == ["/text_config/layer_types"]
+
+
+def test_a_model_that_is_accepted_has_dimensions(model: Path) -> None:
+    read_base_model(model)
+    dimensions = Dimensions.of_model(model)
+    assert dimensions is not None
+    assert dimensions.layers == 3
 
 
 @pytest.mark.parametrize("rate", [0.1, 1])

@@ -107,22 +107,29 @@ def test_configurations_are_those_of_the_gpu(
     assert {capability: each[kernel][0][setting] for capability, each in compiled.items()} == values
 
 
-def test_a_kernel_that_is_not_pinned_ends_the_program_before_it_is_timed(
-    surroundings: dict[str, str], tmp_path: Path
+@pytest.mark.parametrize("timed_before", [False, True])
+def test_a_kernel_that_is_not_pinned_ends_the_program_whatever_triton_has_cached(
+    surroundings: dict[str, str], tmp_path: Path, timed_before: bool
 ) -> None:
+    variables = surroundings | {"FLA_TILELANG": "0", "TRITON_CACHE_DIR": str(tmp_path / "triton")}
+    if timed_before:
+        done = _run("9.0", "--timed", **variables)
+        assert done.returncode == 0, done.stderr
+        assert list((tmp_path / "triton").rglob("chunk_fwd_kernel_o.autotune.json"))
     table = json.loads(TRITON_CONFIGURATIONS.read_bytes())
     del table["9.0"][OUTPUT_KERNEL]
     pins = tmp_path / "pins.json"
     pins.write_text(json.dumps(table))
-    done = _run("9.0", "--pins", str(pins), **surroundings, FLA_TILELANG="0")
+    done = _run("9.0", "--pins", str(pins), **variables)
     assert done.returncode != 0
-    assert f"TimedKernelError: the kernel {OUTPUT_KERNEL} would choose one of " in done.stderr
+    assert f"Refusal: refused [kernels] {pins}" in done.stderr
+    assert f"found:    no configuration of the kernel {OUTPUT_KERNEL}, which has " in done.stderr
 
 
 @pytest.mark.parametrize(
     ("capability", "changed", "told"),
     [
-        ("9.0", {"num_warps": 3}, "the installed flash-linear-attention has no such configuration of this kernel"),
+        ("9.0", {"num_warps": 32}, "the installed flash-linear-attention has no such configuration of this kernel"),
         ("9.0", None, "a GPU of compute capability 9.0"),
     ],
 )

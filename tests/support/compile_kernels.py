@@ -2,6 +2,7 @@
 
     compile_kernels.py 9.0               compiles; prints {kernel: [{"target": …, "num_warps": …, …}]} as JSON
     compile_kernels.py 9.0 --pins FILE   the same, with the pinned configurations of another file
+    compile_kernels.py 9.0 --timed       the same, with what Triton takes by (made-up) times, and keeps in its cache
     compile_kernels.py 9.0 --choose      the same, but prints the first configuration that fits, by kernel
     compile_kernels.py 9.0 --tilelang    compiles nothing; prints whether TileLang takes part in the backward pass
 
@@ -73,8 +74,9 @@ BATCH, LENGTH = 2, 1000
 class AbsentGpu(DriverBase):
     """Triton's driver for a GPU that only its compiler sees."""
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: Gpu, *, timed: bool) -> None:
         self.gpu = gpu
+        self.timed = timed
         self.utils = self
 
     @classmethod
@@ -92,7 +94,9 @@ class AbsentGpu(DriverBase):
         return torch.device("meta")
 
     def get_benchmarker(self) -> Any:
-        raise NotImplementedError("a kernel is timed")
+        if not self.timed:
+            raise NotImplementedError("a kernel is timed")
+        return lambda _call, quantiles: [1.0 for _ in quantiles]
 
     def get_current_device(self) -> int:
         return 0
@@ -104,9 +108,9 @@ class AbsentGpu(DriverBase):
         return {"max_shared_mem": self.gpu.shared_memory, "multiprocessor_count": self.gpu.multiprocessors}
 
 
-def pretend(gpu: Gpu) -> None:
+def pretend(gpu: Gpu, *, timed: bool) -> None:
     """Let Triton and torch answer as on this GPU, as far as the libraries ask when they are imported."""
-    driver.set_active(AbsentGpu(gpu))
+    driver.set_active(AbsentGpu(gpu, timed=timed))
     torch.cuda.device_count = lambda: 1
     torch.cuda.get_device_name = lambda _device=None: gpu.name
     torch.cuda.get_device_capability = lambda _device=None: gpu.capability
@@ -192,7 +196,8 @@ def train_and_decode() -> None:
 def main() -> None:
     """Compile for one GPU, or say whether TileLang takes part; see the module's text."""
     gpu = GPUS[sys.argv[1]]
-    pretend(gpu)
+    choose, timed = "--choose" in sys.argv, "--timed" in sys.argv
+    pretend(gpu, timed=timed)
     if "--tilelang" in sys.argv:
         from fla.ops.common.backends import CommonTileLangBackend
 
@@ -200,8 +205,7 @@ def main() -> None:
         return
     convolution_in_torch()
     bind_layer_functions("cuda")
-    choose = "--choose" in sys.argv
-    if not choose:
+    if not (choose or timed):
         pins = Path(sys.argv[-1]) if "--pins" in sys.argv else TRITON_CONFIGURATIONS
         pin_configurations(sys.argv[1], pins)
     compiled, chosen = compile_instead_of_launching(gpu, choose=choose)
