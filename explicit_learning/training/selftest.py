@@ -56,21 +56,27 @@ def devices(accelerator: str) -> dict[str, Any]:
 def kernels(accelerator: str, model: str) -> dict[str, Any]:
     """Compare the functions of a model's layers with torch's own, at the head sizes of Qwen3.5-2B or a larger model's.
 
+    They are those of a run under ``strict``: with its switches, and with one configuration for each kernel. Kernels
+    that are timed here would be compared in other sizes than runs use.
+
     Raises:
-        Refusal: If a compiled function cannot be imported, or computes something else (78).
+        Refusal: If a compiled function cannot be imported, or computes something else (78), or there is no
+            configuration of the kernels for this GPU (69).
     """
     from transformers import AutoConfig
 
     from explicit_learning.files.typed_json import to_json
+    from explicit_learning.training.determinism import apply_determinism
     from explicit_learning.training.kernel_check import (
         GRADIENT_TOLERANCE,
         TOLERANCE,
         check_kernels,
         require_equal_kernels,
     )
-    from explicit_learning.training.kernels import bind_layer_functions, bound_layer_functions
+    from explicit_learning.training.kernels import bound_layer_functions, prepare_layer_functions
 
-    bind_layer_functions(accelerator)
+    apply_determinism("strict")
+    prepare_layer_functions(accelerator, strict=True)
     config = AutoConfig.from_pretrained(model, local_files_only=True).get_text_config()
     for name, size in HEADS.items():
         setattr(config, name, max(size, getattr(config, name)))
