@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.cli.output import add_json_argument, answer, show
-from explicit_learning.cli.paths import output_folder
+from explicit_learning.cli.paths import folder_path
 from explicit_learning.experiment.selftest import RESULT, Selftest, run_selftest
 from explicit_learning.launch.signals import StopRequest, stop_signals_to
 
@@ -25,8 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--gpu", action="store_true", help="on this machine's GPUs; under 10 minutes")
     where.add_argument("--cpu", action="store_true", help="the same steps on a CPU, where nothing is compiled")
-    parser.add_argument("--model", type=Path, metavar="DIR", help="train this model's adapters, not the tiny one's")
-    parser.add_argument("--out", type=output_folder, metavar="DIR", help=f"keep runs and {RESULT} in this empty folder")
+    parser.add_argument(
+        "--model", type=folder_path, metavar="DIR", help="train this model's adapters, not the tiny one's"
+    )
+    parser.add_argument("--out", type=folder_path, metavar="DIR", help=f"keep runs and {RESULT} in this empty folder")
     add_json_argument(parser)
 
 
@@ -37,8 +39,8 @@ def run(args: argparse.Namespace) -> ExitCode:
     with tempfile.TemporaryDirectory(prefix="explicit-selftest-", ignore_cleanup_errors=True) as scratch:
         test = Selftest(
             accelerator="cuda" if args.gpu else "cpu",
-            out=(args.out or Path(scratch)).resolve(),
-            model=None if args.model is None else args.model.resolve(),
+            out=(args.out or Path(scratch)).absolute(),
+            model=None if args.model is None else args.model.absolute(),
             stop=stop,
             count_steps=_count_steps,
         )

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from explicit_learning.errors import ExitCode
 from explicit_learning.experiment.selftest import ARMS, RESULT, STEPS
-from explicit_learning.files.resources import ROOT
+from explicit_learning.files.resources import ASSETS, ROOT
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
 
 def _selftest(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -44,12 +46,50 @@ def test_a_folder_with_files_in_it_is_refused(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["faults"][0]["file"] == str(tmp_path)
 
 
-def test_a_model_that_is_not_there_is_refused_before_any_step(tmp_path: Path) -> None:
-    done = _selftest("--cpu", "--model", str(tmp_path / "missing"), "--out", str(tmp_path / "out"))
-    assert done.returncode == ExitCode.CONTRACT
+def _quantised(folder: Path) -> Path:
+    copied = shutil.copytree(ASSETS / "tiny-vlm" / "model", folder / "quantised")
+    config = json.loads((copied / "config.json").read_text())
+    (copied / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "fp8"}}))
+    return copied
+
+
+def _loop(folder: Path) -> Path:
+    (folder / "loop").symlink_to("loop")
+    return folder / "loop" / "model"
+
+
+UNFIT_MODELS = {
+    "missing": lambda folder: folder / "missing",
+    "file": lambda _folder: Path(__file__),
+    "loop of links": _loop,
+    "name too long": lambda folder: folder / ("m" * 300),
+    "quantised": _quantised,
+}
+
+
+@pytest.mark.parametrize("model", UNFIT_MODELS.values(), ids=UNFIT_MODELS)
+def test_a_model_that_no_plan_could_name_is_refused_before_any_step(
+    model: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    done = _selftest("--cpu", "--model", str(model(tmp_path)), "--out", str(tmp_path / "out"))
+    assert done.returncode == ExitCode.CONTRACT, done.stderr
     assert "Traceback" not in done.stderr
-    assert json.loads(done.stdout)["faults"][0]["gate"] == "model"
+    assert "selftest 1 of" not in done.stderr
+    assert {fault["gate"] for fault in json.loads(done.stdout)["faults"]} == {"model"}
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("option", ["--model", "--out"])
+def test_an_empty_path_is_not_the_current_folder(option: str) -> None:
+    done = _selftest("--cpu", option, "")
+    assert done.returncode == ExitCode.USAGE
+    assert json.loads(done.stdout)["faults"][0]["found"].startswith(f"argument {option}: an empty path")
+
+
+def test_an_output_folder_in_a_loop_of_links_is_refused(tmp_path: Path) -> None:
+    done = _selftest("--cpu", "--out", str(_loop(tmp_path)))
+    assert done.returncode == ExitCode.OUTPUT
+    assert "loop of symbolic links" in json.loads(done.stdout)["faults"][0]["fix"]
 
 
 @pytest.mark.slow
