@@ -54,6 +54,8 @@ def _lines(results: dict[str, dict[str, Any]]) -> list[str]:
     lines = []
     for name, result in results.items():
         text = f"{name:<16}{'passed' if result['ok'] else 'failed'} in {result['seconds']:.0f} s"
+        if "not_tried" in result:
+            text = f"{name:<16}not tried: {result['not_tried']}"
         if "tokens_per_second" in result:
             text += f", {result['tokens_per_second']:.0f} tokens/s, peak {result['peak_bytes'] / 2**30:.2f} GiB"
         lines.append(text)

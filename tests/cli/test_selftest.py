@@ -7,10 +7,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from explicit_learning.cli.selftest import _lines
 from explicit_learning.errors import ExitCode
 from explicit_learning.experiment.selftest import ARMS, RESULT, STEPS
 from explicit_learning.files.resources import ASSETS, ROOT
@@ -27,8 +28,8 @@ def _selftest(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_without_a_gpu_it_is_refused_and_says_what_it_would_do(tmp_path: Path) -> None:
     done = _selftest("--gpu", "--out", str(tmp_path / "out"))
     assert done.returncode == ExitCode.HARDWARE
-    (fault,) = json.loads(done.stdout)["faults"]
-    assert fault["gate"] == "selftest"
+    fault = json.loads(done.stdout)["faults"][0]
+    assert fault["gate"] == "hardware"
     for number, what in enumerate(STEPS.values(), 1):
         assert f"{number}. {what}" in fault["expected"]
     assert not (tmp_path / "out").exists()
@@ -98,7 +99,8 @@ def test_every_step_passes_on_a_cpu(tmp_path: Path) -> None:
     assert done.returncode == ExitCode.DONE, done.stdout
     steps = json.loads(done.stdout)["steps"]
     assert list(steps) == list(STEPS)
-    assert json.loads((tmp_path / "out" / RESULT).read_text()) == {"accelerator": "cpu", "steps": steps}
+    document = json.loads((tmp_path / "out" / RESULT).read_text())
+    assert document == {"ok": True, "exit_code": 0, "faults": [], "accelerator": "cpu", "steps": steps}
     assert {name for name, step in steps.items() if step["ok"]} == set(STEPS)
     assert steps["all-reduce"]["ranks"] == 2
     for name in (*ARMS, "bare-sft", "bare-grpo"):
@@ -106,3 +108,16 @@ def test_every_step_passes_on_a_cpu(tmp_path: Path) -> None:
         assert steps[name]["peak_bytes"] > 2**28  # torch alone takes more
     # The same rows: with the same tokens of prompts and completions.
     assert steps["bare-sft"]["tokens"] == steps["sft_certificate"]["tokens"]
+
+
+def test_a_step_that_was_not_tried_is_shown_with_the_reason() -> None:
+    steps: dict[str, dict[str, Any]] = {
+        "kernels": {"ok": False, "seconds": 2.6, "faults": []},
+        "papo": {"ok": True, "seconds": 9.0, "faults": [], "tokens_per_second": 12.3, "peak_bytes": 2**30},
+        "bare-grpo": {"ok": False, "seconds": 0.0, "faults": [], "not_tried": "answer_grpo failed"},
+    }
+    assert _lines(steps) == [
+        "kernels         failed in 3 s",
+        "papo            passed in 9 s, 12 tokens/s, peak 1.00 GiB",
+        "bare-grpo       not tried: answer_grpo failed",
+    ]
