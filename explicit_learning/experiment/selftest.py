@@ -111,6 +111,9 @@ def run_selftest(test: Selftest) -> None:
         say(f"selftest {number} of {len(STEPS)}, {name}: {what}")
         started = time.monotonic()
         measured, faults = _tried(test, steps[name])
+        if faults and test.stop.requested():  # the step failed because it was stopped, whatever it says
+            test.faults.append(_stopped(f"during {name}"))
+            break
         test.faults += [fault for fault in faults if fault not in test.faults]  # one cause can end several steps
         seconds, told = round(time.monotonic() - started, 1), [fault.to_json() for fault in faults]
         test.results[name] = {"ok": not faults, "seconds": seconds, "faults": told, **measured}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -91,6 +94,27 @@ def test_an_output_folder_in_a_loop_of_links_is_refused(tmp_path: Path) -> None:
     done = _selftest("--cpu", "--out", str(_loop(tmp_path)))
     assert done.returncode == ExitCode.OUTPUT
     assert "loop of symbolic links" in json.loads(done.stdout)["faults"][0]["fix"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_during_a_step_stops_it_and_nothing_else_is_told(tmp_path: Path, number: signal.Signals) -> None:
+    command = [sys.executable, str(ROOT / "entrypoint.py"), "selftest", "--cpu", "--json"]
+    command += ["--out", str(tmp_path / "out")]
+    with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True, start_new_session=True) as process:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        while not process.stderr.readline().startswith("selftest 2 of"):
+            assert process.poll() is None
+        if number == signal.SIGINT:  # a terminal sends it to all
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
+        text, told = process.stdout.read(), process.stderr.read()
+    assert process.returncode == ExitCode.STOPPED, told
+    (fault,) = json.loads(text)["faults"]
+    assert fault["found"] == "a stop signal during kernels"
+    assert json.loads((tmp_path / "out" / RESULT).read_text())["faults"] == [fault]
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from explicit_learning.errors import Context, ExitCode, Fault, Refusal, json_answer
+from explicit_learning.errors import Context, ExitCode, Fault, Refusal, exit_code_of, json_answer
 from explicit_learning.experiment import selftest, selftest_processes
 from explicit_learning.experiment.selftest import ARMS, RESULT, STEPS, Selftest, run_selftest
 from explicit_learning.launch.signals import StopRequest
@@ -29,6 +29,13 @@ FAULT = Fault(
     fix="use the image",
     exit_code=ExitCode.ENVIRONMENT,
 )
+# How a process ends that is stopped: by the signal's default action, or as an interrupted run says it.
+STOPPED_BY = {
+    "killed": (-signal.SIGTERM, ()),
+    "interrupted": (-signal.SIGINT, ()),
+    "75": (ExitCode.STOPPED, (Context(gate="run").fault(found="a stop", expected="none", fix="run it again"),)),
+    "failed": (ExitCode.ENVIRONMENT, (FAULT,)),
+}
 
 
 @dataclass
@@ -104,6 +111,35 @@ def test_what_every_step_measured_is_written(test: Selftest, processes: Processe
     assert document["steps"]["kernels"] | {"seconds": 0} == {"ok": True, "seconds": 0, "faults": [], "x": 1}
     assert document["steps"]["papo"]["tokens_per_second"] == 5.0
     assert [what for what in processes.started if what.startswith("run ")] == [f"run {arm}" for arm in ARMS]
+
+
+@pytest.mark.parametrize("ends", STOPPED_BY.values(), ids=STOPPED_BY)
+@pytest.mark.parametrize(
+    "what",
+    [
+        *("freeze environment", "devices", "kernels", "all-reduce", "freeze smoke", "smoke smoke"),
+        *(f"{command} {arm}" for arm in ARMS for command in ("freeze", "run")),
+        *("bare-sft", "bare-grpo"),
+    ],
+)
+def test_a_stopped_selftest_tells_that_it_was_stopped_and_nothing_else(
+    what: str, ends: tuple[int, tuple[Fault, ...]], test: Selftest, processes: Processes
+) -> None:
+    processes.ends[what] = ends
+    processes.before = lambda started: test.stop.note(signal.SIGTERM) if started == what else None
+    run_selftest(test)
+    (fault,) = test.faults
+    assert (fault.gate, exit_code_of(test.faults)) == ("selftest", ExitCode.STOPPED)
+    assert fault.found.startswith("a stop signal during ")
+    assert processes.started[-1] == what
+    assert (result_of(test)["exit_code"], result_of(test)["faults"]) == (75, [fault.to_json()])
+
+
+def test_a_stop_between_two_steps_ends_the_selftest(test: Selftest, processes: Processes) -> None:
+    processes.before = lambda what: test.stop.note(signal.SIGINT) if what == "kernels" else None
+    run_selftest(test)
+    assert [fault.found for fault in test.faults] == ["a stop signal before all-reduce"]
+    assert list(test.results) == ["devices", "kernels"]
 
 
 @pytest.mark.parametrize(("what", "step"), [("kernels", "kernels"), ("run papo", "papo"), ("bare-sft", "bare-sft")])
