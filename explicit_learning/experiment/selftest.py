@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.arms import ARMS as ARMS_TABLE
 from explicit_learning.errors import ExitCode, Fault, Refusal, json_answer
-from explicit_learning.experiment.selftest_gates import machine_faults, visible_gpus
+from explicit_learning.experiment.selftest_gates import driver_minimum, driver_version, machine_faults, visible_gpus
 from explicit_learning.experiment.selftest_processes import CONTEXT, ask, frozen_plan, measure, model_folder
 from explicit_learning.files.atomic import write_json
 from explicit_learning.files.os_errors import write_fault
@@ -193,6 +193,9 @@ def _devices(test: Selftest) -> dict[str, Any]:
     if seen["devices"] != reported:
         found = f"torch sees {json.dumps(seen['devices'])}"
         fix = "compare CUDA_VISIBLE_DEVICES inside and outside the container (`el doctor` shows it)"
+        if len(seen["devices"]) < len(reported):
+            found += f", under driver {driver_version()}"
+            fix += f", and the driver with {driver_minimum()}, the lock's minimum: under an older one torch sees no GPU"
         raise CONTEXT.refusal(
             found=found,
             expected=f"what NVML reports: {json.dumps(reported)}",

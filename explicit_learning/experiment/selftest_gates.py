@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from explicit_learning.errors import Fault
     from explicit_learning.gates.nvml import Gpu, Inventory
 
-__all__ = ["driver_minimum", "machine_faults", "visible_gpus"]
+__all__ = ["driver_minimum", "driver_version", "machine_faults", "visible_gpus"]
 
 RANK_VARIABLES = ("RANK", "WORLD_SIZE")
 
@@ -48,6 +48,12 @@ def driver_minimum() -> str:
         Refusal: If the lock cannot be read.
     """
     return read_lock(FULL_LOCK).head.driver_minimum
+
+
+def driver_version() -> str:
+    """Return the driver's version, or why it is not known."""
+    inventory = read_inventory()
+    return inventory.reason if isinstance(inventory, NvmlUnavailable) else inventory.driver_version
 
 
 def machine_faults(accelerator: str, steps: str) -> list[Fault]:

@@ -15,6 +15,7 @@ from explicit_learning.experiment import selftest, selftest_processes
 from explicit_learning.experiment.selftest import ARMS, RESULT, STEPS, Selftest, run_selftest
 from explicit_learning.launch.signals import StopRequest
 from explicit_learning.rundir.layout import FINAL_ADAPTER
+from tests.support.gpus import gpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -215,3 +216,44 @@ def test_everything_known_before_the_first_step_is_told_together(
     assert [fault.gate for fault in caught.value.faults] == ["environment", "hardware", "model"]
     assert processes.started == []
     assert not test.out.exists()
+
+
+def reports(monkeypatch: pytest.MonkeyPatch, *uuids: str) -> None:
+    """Let NVML report these GPUs."""
+    found = tuple(gpu(index=index, uuid=uuid) for index, uuid in enumerate(uuids))
+    monkeypatch.setattr(selftest, "visible_gpus", lambda: found)
+    monkeypatch.setattr(selftest_processes, "visible_gpus", lambda: found)
+    monkeypatch.setattr(selftest, "driver_version", lambda: "535.10")
+    monkeypatch.setattr(selftest, "driver_minimum", lambda: "580.65.06")
+
+
+def as_torch(*uuids: str) -> dict[str, Any]:
+    return {"devices": [{"uuid": uuid, "name": "NVIDIA H200", "compute_capability": "9.0"} for uuid in uuids]}
+
+
+@pytest.mark.parametrize(("torch_sees", "names_driver"), [((), True), (("GPU-1",), True), (("GPU-1", "GPU-3"), False)])
+def test_where_torch_sees_fewer_gpus_than_nvml_the_driver_is_among_the_causes(
+    torch_sees: tuple[str, ...],
+    names_driver: bool,
+    test: Selftest,
+    processes: Processes,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reports(monkeypatch, "GPU-1", "GPU-2")
+    test.accelerator = "cuda"
+    processes.measured["devices"] = as_torch(*torch_sees)
+    run_selftest(test)
+    (fault,) = test.faults
+    assert fault.exit_code == ExitCode.HARDWARE
+    assert "CUDA_VISIBLE_DEVICES" in fault.fix
+    assert ("driver 535.10" in fault.found, "580.65.06" in fault.fix) == (names_driver, names_driver)
+
+
+def test_where_torch_sees_what_nvml_reports_nothing_is_wrong(
+    test: Selftest, processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports(monkeypatch, "GPU-1", "GPU-2")
+    test.accelerator = "cuda"
+    processes.measured["devices"] = as_torch("GPU-1", "GPU-2")
+    run_selftest(test)
+    assert test.faults == []
