@@ -192,6 +192,23 @@ def test_a_process_that_leaves_no_answer_is_named_with_its_end(
     assert fault.exit_code == (ExitCode.STOPPED if code == ExitCode.STOPPED else ExitCode.INTERNAL)
 
 
+def test_a_measurement_that_takes_too_long_is_a_failed_step_and_no_end(
+    test: Selftest, processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hang(command: list[str], *_: Any, **__: Any) -> tuple[int, bytes]:
+        if command[3] == "all-reduce":
+            raise TimeoutError("no end within 300 s")
+        return answers(command, *_, **__)
+
+    answers = selftest_processes.ask_process
+    monkeypatch.setattr(selftest_processes, "ask_process", hang)
+    run_selftest(test)
+    assert [fault.found for fault in test.faults] == ["all-reduce: no end within 300 s"]
+    assert "NCCL_DEBUG" in test.faults[0].fix
+    assert [name for name, result in test.results.items() if not result["ok"]] == ["all-reduce"]
+    assert processes.started[-1] == "bare-grpo"
+
+
 def test_a_disk_that_fills_up_is_a_failed_step_and_no_end(
     test: Selftest, processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
