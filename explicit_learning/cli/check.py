@@ -13,7 +13,7 @@ from explicit_learning.cli.output import (
     print_not_checked,
     print_warnings,
 )
-from explicit_learning.cli.paths import output_folder
+from explicit_learning.cli.paths import folder_path
 from explicit_learning.gates.check import check_plan
 from explicit_learning.gates.memory import memory_text
 from explicit_learning.plan.reading import read_plan
@@ -30,7 +30,7 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="a frozen plan")
-    parser.add_argument("--out", type=output_folder, metavar="DIR", help="run folder (default: that of `el run`)")
+    parser.add_argument("--out", type=folder_path, metavar="DIR", help="run folder (default: that of `el run`)")
     add_accept_argument(parser)
     add_json_argument(parser)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from explicit_learning.cli.experiment import run_and_print
 from explicit_learning.cli.numbers import positive, seed
 from explicit_learning.cli.output import add_json_argument
-from explicit_learning.cli.paths import output_folder
+from explicit_learning.cli.paths import folder_path
 from explicit_learning.experiment.document import narrow, read_experiment
 from explicit_learning.files.progress import say
 from explicit_learning.files.resources import PLANS
@@ -29,9 +29,7 @@ DEFAULT_OUT = Path("runs") / "demo"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
-        "--out", type=output_folder, metavar="DIR", help=f"where everything goes (default {DEFAULT_OUT})"
-    )
+    parser.add_argument("--out", type=folder_path, metavar="DIR", help=f"where everything goes (default {DEFAULT_OUT})")
     parser.add_argument("--quick", action="store_true", help="fewer rows and steps")
     parser.add_argument("--arms", metavar="A,B", help="only these RL arms (the SFT stage always runs)")
     parser.add_argument("--seed", type=seed, metavar="N", help="seed of the runs (default 0)")

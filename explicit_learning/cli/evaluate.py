@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.cli.output import add_json_argument, answer, show
-from explicit_learning.cli.paths import output_folder
+from explicit_learning.cli.paths import folder_path
 from explicit_learning.evaluation.requests import answer_requests, evaluation_of_run
 from explicit_learning.report.table import evaluation_table
 
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--which", choices=("final", "initial", "base"), default="final", help=whose)
     parser.add_argument("--plan", type=Path, help="the plan a run was started with, if it moved")
     place = "the folder for the evaluations, each in a folder of its own; by default RUN/evaluations"
-    parser.add_argument("--out", type=output_folder, help=place)
+    parser.add_argument("--out", type=folder_path, help=place)
     add_json_argument(parser)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from explicit_learning.cli.freeze import count_sft
 from explicit_learning.cli.numbers import positive
 from explicit_learning.cli.output import accept_options, add_accept_argument, add_json_argument, answer, show
-from explicit_learning.cli.paths import output_folder
+from explicit_learning.cli.paths import folder_path
 from explicit_learning.experiment.document import read_experiment
 from explicit_learning.experiment.runner import run_experiment
 from explicit_learning.launch.signals import StopRequest, stop_signals_to
@@ -28,7 +28,7 @@ __all__ = ["add_arguments", "run", "run_and_print"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("document", type=Path, metavar="DOC", help="an experiment document; see plans/demo")
-    parser.add_argument("--out", type=output_folder, required=True, metavar="DIR", help="where everything goes")
+    parser.add_argument("--out", type=folder_path, required=True, metavar="DIR", help="where everything goes")
     jobs = "RL runs at once (default 1); runs on GPUs would get in each other's way"
     parser.add_argument("--jobs", type=positive, default=1, metavar="N", help=jobs)
     add_accept_argument(parser)

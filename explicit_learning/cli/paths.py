@@ -5,11 +5,11 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 from pathlib import Path
 
-__all__ = ["output_folder"]
+__all__ = ["folder_path"]
 
 
-def output_folder(text: str) -> Path:
-    """Read the path of a folder to write to.
+def folder_path(text: str) -> Path:
+    """Read the path of a folder.
 
     Raises:
         ArgumentTypeError: If it is empty.

@@ -14,7 +14,7 @@ from explicit_learning.cli.output import (
     print_not_checked,
     print_warnings,
 )
-from explicit_learning.cli.paths import output_folder
+from explicit_learning.cli.paths import folder_path
 from explicit_learning.errors import Refusal
 from explicit_learning.files.progress import say
 from explicit_learning.gates.check import check_plan
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="a frozen plan")
     where = "run folder (default: $EXPLICIT_RUNS/RUN_ID, else runs/RUN_ID)"
-    parser.add_argument("--out", type=output_folder, metavar="DIR", help=where)
+    parser.add_argument("--out", type=folder_path, metavar="DIR", help=where)
     audit = "if the run resumes, prove that its whole state was restored (smoke runs always do)"
     parser.add_argument("--audit", action="store_true", help=audit)
     add_accept_argument(parser)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.cli.output import add_json_argument, answer, show
-from explicit_learning.cli.paths import output_folder
+from explicit_learning.cli.paths import folder_path
 from explicit_learning.experiment.selftest import RESULT, Selftest, run_selftest
 from explicit_learning.launch.signals import StopRequest, stop_signals_to
 
@@ -25,8 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--gpu", action="store_true", help="on this machine's GPUs; under 10 minutes")
     where.add_argument("--cpu", action="store_true", help="the same steps on a CPU, where nothing is compiled")
-    parser.add_argument("--model", type=Path, metavar="DIR", help="train this model's adapters, not the tiny one's")
-    parser.add_argument("--out", type=output_folder, metavar="DIR", help=f"keep runs and {RESULT} in this empty folder")
+    parser.add_argument(
+        "--model", type=folder_path, metavar="DIR", help="train this model's adapters, not the tiny one's"
+    )
+    parser.add_argument("--out", type=folder_path, metavar="DIR", help=f"keep runs and {RESULT} in this empty folder")
     add_json_argument(parser)
 
 
@@ -37,8 +39,8 @@ def run(args: argparse.Namespace) -> ExitCode:
     with tempfile.TemporaryDirectory(prefix="explicit-selftest-", ignore_cleanup_errors=True) as scratch:
         test = Selftest(
             accelerator="cuda" if args.gpu else "cpu",
-            out=(args.out or Path(scratch)).resolve(),
-            model=None if args.model is None else args.model.resolve(),
+            out=(args.out or Path(scratch)).absolute(),
+            model=None if args.model is None else args.model.absolute(),
             stop=stop,
             count_steps=_count_steps,
         )
@@ -52,6 +54,8 @@ def _lines(results: dict[str, dict[str, Any]]) -> list[str]:
     lines = []
     for name, result in results.items():
         text = f"{name:<16}{'passed' if result['ok'] else 'failed'} in {result['seconds']:.0f} s"
+        if "not_tried" in result:
+            text = f"{name:<16}not tried: {result['not_tried']}"
         if "tokens_per_second" in result:
             text += f", {result['tokens_per_second']:.0f} tokens/s, peak {result['peak_bytes'] / 2**30:.2f} GiB"
         lines.append(text)

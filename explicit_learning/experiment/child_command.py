@@ -8,9 +8,11 @@ Ctrl-C, and leave it running alone after SIGTERM.
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import tempfile
+import time
 from threading import Thread
 from typing import IO, TYPE_CHECKING, Any
 
@@ -19,9 +21,11 @@ from explicit_learning.files.progress import say
 from explicit_learning.files.resources import ROOT
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from explicit_learning.launch.signals import StopRequest
 
-__all__ = ["ask_child", "run_child"]
+__all__ = ["answered_faults", "ask_child", "ask_process", "run_child"]
 
 POLL_SECONDS = 0.2
 
@@ -51,20 +55,43 @@ def ask_child(arguments: list[str], stop: StopRequest) -> tuple[int, tuple[Fault
     Raises:
         OSError: If there is no temporary folder for the answer.
     """
+    code, answer = ask_process(_command([*arguments, "--json"]), stop)
+    return code, answered_faults(answer, code)
+
+
+def ask_process(
+    command: list[str], stop: StopRequest, *, environment: Mapping[str, str] | None = None, seconds: float = math.inf
+) -> tuple[int, bytes]:
+    """Run a program; return its exit code, negative for a signal, and what it wrote to standard output.
+
+    Args:
+        command: The program and its arguments.
+        stop: Notes the signals that this process gets.
+        environment: All of its environment; by default this process's.
+        seconds: After this time it is killed.
+
+    Raises:
+        TimeoutError: If it was killed.
+        OSError: If there is no temporary folder for its output.
+    """
     with tempfile.TemporaryFile() as answer:  # a pipe would stay open for as long as any rank does
-        with subprocess.Popen(_command([*arguments, "--json"]), stdout=answer) as process:  # noqa: S603 - the program itself
-            code = _wait(process, stop)
+        with subprocess.Popen(command, stdout=answer, env=environment) as process:  # noqa: S603 - the program itself
+            code = _wait(process, stop, seconds)
         answer.seek(0)
-        return code, _faults(answer.read(), code)
+        return code, answer.read()
 
 
 def _command(arguments: list[str]) -> list[str]:
     return [sys.executable, str(ROOT / "entrypoint.py"), *arguments]
 
 
-def _wait(process: subprocess.Popen[Any], stop: StopRequest) -> int:
-    """Wait for a child, and send it every signal that this process gets."""
-    passed_on = 0
+def _wait(process: subprocess.Popen[Any], stop: StopRequest, seconds: float = math.inf) -> int:
+    """Wait for a child, and send it every signal that this process gets; after some seconds, kill it.
+
+    Raises:
+        TimeoutError: If it was killed.
+    """
+    passed_on, deadline = 0, time.monotonic() + seconds
     while True:
         for arrival in stop.arrivals()[passed_on:]:
             process.send_signal(arrival.signal)
@@ -72,10 +99,12 @@ def _wait(process: subprocess.Popen[Any], stop: StopRequest) -> int:
         try:
             return process.wait(POLL_SECONDS)
         except subprocess.TimeoutExpired:
-            continue
+            if time.monotonic() > deadline:
+                process.kill()
+                raise TimeoutError(f"no end within {seconds:g} s") from None
 
 
-def _faults(answer: bytes, code: int) -> tuple[Fault, ...]:
+def answered_faults(answer: bytes, code: int) -> tuple[Fault, ...]:
     """Return the faults of an answer as `json_answer` makes it; a child that was killed left none."""
     exit_code = ExitCode(code) if code in set(ExitCode) else ExitCode.INTERNAL
     try:

@@ -7,29 +7,19 @@ being tried. `el selftest --cpu` goes through the same steps on a CPU, where not
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.arms import ARMS as ARMS_TABLE
-from explicit_learning.errors import Context, ExitCode, Fault, Refusal
-from explicit_learning.experiment.child_command import ask_child
+from explicit_learning.errors import ExitCode, Fault, Refusal, json_answer
+from explicit_learning.experiment.selftest_gates import driver_minimum, driver_version, machine_faults, visible_gpus
+from explicit_learning.experiment.selftest_processes import CONTEXT, ask, frozen_plan, measure, model_folder
 from explicit_learning.files.atomic import write_json
 from explicit_learning.files.os_errors import write_fault
 from explicit_learning.files.progress import say
-from explicit_learning.files.resources import PLANS
-from explicit_learning.files.strict_json import load_json
-from explicit_learning.freeze.draft_data import write_digits
-from explicit_learning.freeze.smoke_plan import move_paths
-from explicit_learning.gates.nvml import NvmlUnavailable, read_inventory
-from explicit_learning.gates.visible import visible_devices
 from explicit_learning.inputs.base_model import read_base_model
-from explicit_learning.launch.environment import rank_environment
-from explicit_learning.plan.reading import load_plan
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.completion_marker import read_marker
 
@@ -41,14 +31,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ARMS", "RESULT", "STEPS", "Selftest", "run_selftest"]
 
-CONTEXT = Context(gate="selftest", exit_code=ExitCode.INTERNAL)
 RESULT = "selftest.json"
 # The arms whose trainers differ; the others only show other views. SFT is first: RL starts from its adapter.
 ARMS = ("sft_certificate", "answer_grpo", "papo", "evi_po")
 MEASURED_STEPS = 20
 CPU_RANKS = 2
-# The longest that a process of one step may take.
-CHILD_SECONDS = 300
 STEPS = {
     "devices": "compare the GPUs that NVML reports with those that torch sees",
     "kernels": "compare every function of the model's layers with torch's own",
@@ -85,7 +72,11 @@ class Selftest:
     @property
     def ranks(self) -> int:
         """Devices that the all-reduce uses."""
-        return CPU_RANKS if self.accelerator == "cpu" else len(_gpus())
+        return CPU_RANKS if self.accelerator == "cpu" else len(visible_gpus())
+
+    def plan_file(self, name: str) -> Path:
+        """Return where the frozen plan of a name lies."""
+        return self.out / "plans" / f"{name}.json"
 
 
 def run_selftest(test: Selftest) -> None:
@@ -95,12 +86,11 @@ def run_selftest(test: Selftest) -> None:
         test: The selftest; its ``results`` and ``faults`` are filled.
 
     Raises:
-        Refusal: If there is no GPU for a test of GPUs (69), the model is not one that a plan could name (65, 74), or
-            the folder cannot be written to (73, 74).
+        Refusal: Before the first step, with every reason for which one would be refused: this machine has no GPU for a
+            test of GPUs, or not what runs need (69, 78), the model is not one that a plan could name (65, 74), or the
+            folder cannot be written to (73, 74).
     """
-    _require_devices(test.accelerator)
-    if test.model is not None:
-        read_base_model(test.model)
+    _refuse_early(test)
     _claim(test.out)
     steps: dict[str, Callable[[Selftest], dict[str, Any]]] = {
         "devices": _devices,
@@ -113,46 +103,66 @@ def run_selftest(test: Selftest) -> None:
     }
     for number, (name, what) in enumerate(STEPS.items(), 1):
         if test.stop.requested():
-            found, fix = f"a stop signal before {name}", "run the same command again, with a new folder"
-            test.faults.append(
-                CONTEXT.fault(found=found, expected="no stop signal", fix=fix, exit_code=ExitCode.STOPPED)
-            )
+            test.faults.append(_stopped(f"before {name}"))
             break
+        if (needed := _failed_source(test, name)) is not None:
+            test.results[name] = {"ok": False, "seconds": 0.0, "faults": [], "not_tried": f"{needed} failed"}
+            continue
         say(f"selftest {number} of {len(STEPS)}, {name}: {what}")
         started = time.monotonic()
-        faults: tuple[Fault, ...] = ()
-        measured: dict[str, Any] = {}
-        try:
-            measured = steps[name](test)
-        except Refusal as refusal:
-            faults = refusal.faults
-        test.faults += faults
-        test.results[name] = {"ok": not faults, "seconds": round(time.monotonic() - started, 1), **measured}
-    write_json(test.out / RESULT, {"accelerator": test.accelerator, "steps": test.results})
+        measured, faults = _tried(test, steps[name])
+        if faults and test.stop.requested():  # the step failed because it was stopped, whatever it says
+            test.faults.append(_stopped(f"during {name}"))
+            break
+        test.faults += [fault for fault in faults if fault not in test.faults]  # one cause can end several steps
+        seconds, told = round(time.monotonic() - started, 1), [fault.to_json() for fault in faults]
+        test.results[name] = {"ok": not faults, "seconds": seconds, "faults": told, **measured}
+    try:
+        write_json(test.out / RESULT, json_answer(test.faults, accelerator=test.accelerator, steps=test.results))
+    except OSError as error:
+        test.faults.append(write_fault(error, test.out / RESULT))
 
 
-def _gpus() -> list[Any]:
-    inventory = read_inventory()
-    return [] if isinstance(inventory, NvmlUnavailable) else list(visible_devices(inventory.gpus, os.environ).gpus)
-
-
-def _require_devices(accelerator: str) -> None:
-    if accelerator == "cpu":
-        return
-    inventory = read_inventory()
-    if isinstance(inventory, NvmlUnavailable):
-        found, fix = inventory.reason, inventory.fix
-    elif not _gpus():
-        found, fix = "no visible GPU", "unset CUDA_VISIBLE_DEVICES, or start the container with --gpus all"
-    else:
-        return
-    would = "; ".join(f"{number}. {what}" for number, what in enumerate(STEPS.values(), 1))
-    raise CONTEXT.refusal(
-        found=found,
-        expected=f"at least one GPU. With one, this command would: {would}",
-        fix=f"{fix}; `el selftest --cpu` goes through the same steps on a CPU",
-        exit_code=ExitCode.HARDWARE,
+def _refuse_early(test: Selftest) -> None:
+    faults = machine_faults(
+        test.accelerator, "; ".join(f"{number}. {what}" for number, what in enumerate(STEPS.values(), 1))
     )
+    if test.model is not None:
+        try:
+            read_base_model(test.model)
+        except Refusal as refusal:
+            faults += refusal.faults
+    if faults:
+        raise Refusal(faults)
+
+
+def _tried(test: Selftest, step: Callable[[Selftest], dict[str, Any]]) -> tuple[dict[str, Any], tuple[Fault, ...]]:
+    """Return what a step measured, or why it failed."""
+    try:
+        return step(test), ()
+    except Refusal as refusal:
+        return {}, refusal.faults
+    except OSError as error:
+        return {}, (write_fault(error, Path(error.filename or test.out)),)
+
+
+def _stopped(when: str) -> Fault:
+    return CONTEXT.fault(
+        found=f"a stop signal {when}",
+        expected="no stop signal",
+        fix="run the same command again, with a new folder",
+        exit_code=ExitCode.STOPPED,
+    )
+
+
+def _failed_source(test: Selftest, name: str) -> str | None:
+    """Return the step whose result a step goes on from, if there is none: its failure is told once."""
+    sources = {"bare-sft": "sft_certificate", "bare-grpo": "answer_grpo"}
+    if name in sources and not test.plan_file(sources[name]).is_file():
+        return sources[name]
+    own = test.model is not None and name in ARMS and not ARMS_TABLE[name].is_sft
+    adapter = test.out / "sft_certificate" / layout.FINAL_ADAPTER
+    return "sft_certificate" if own and not adapter.is_dir() else None
 
 
 def _claim(out: Path) -> None:
@@ -175,40 +185,46 @@ def _claim(out: Path) -> None:
 
 
 def _devices(test: Selftest) -> dict[str, Any]:
-    seen = _child(test, "devices")
+    seen = measure(test, "devices")
     if test.accelerator == "cpu":
         return seen
-    reported = [{"uuid": gpu.uuid, "name": gpu.name, "compute_capability": gpu.compute_capability} for gpu in _gpus()]
+    names = ("uuid", "name", "compute_capability")
+    reported = [{name: getattr(gpu, name) for name in names} for gpu in visible_gpus()]
     if seen["devices"] != reported:
+        found = f"torch sees {json.dumps(seen['devices'])}"
+        fix = "compare CUDA_VISIBLE_DEVICES inside and outside the container (`el doctor` shows it)"
+        if len(seen["devices"]) < len(reported):
+            found += f", under driver {driver_version()}"
+            fix += f", and the driver with {driver_minimum()}, the lock's minimum: under an older one torch sees no GPU"
         raise CONTEXT.refusal(
-            found=f"torch sees {json.dumps(seen['devices'])}",
+            found=found,
             expected=f"what NVML reports: {json.dumps(reported)}",
-            fix="compare CUDA_VISIBLE_DEVICES inside and outside the container; `el doctor` shows both",
+            fix=fix,
             exit_code=ExitCode.HARDWARE,
         )
     return seen
 
 
 def _kernels(test: Selftest) -> dict[str, Any]:
-    return _child(test, "kernels", model=str(_model(test)))
+    return measure(test, "kernels", model=str(model_folder(test)))
 
 
 def _all_reduce(test: Selftest) -> dict[str, Any]:
-    return _child(test, "all-reduce", ranks=test.ranks)
+    return measure(test, "all-reduce", ranks=test.ranks)
 
 
 def _smoke(test: Selftest) -> dict[str, Any]:
     ranks = min(2, test.ranks) if test.accelerator == "cuda" else 1
-    plan = _frozen(test, "intervention_grpo", "smoke", tiny=True, max_steps=10, ranks=ranks)
-    _ask(test, ["smoke", str(plan), "--out", str(test.out / "smoke")])
+    plan = frozen_plan(test, "intervention_grpo", "smoke", tiny=True, max_steps=10, ranks=ranks)
+    ask(test, ["smoke", str(plan), "--out", str(test.out / "smoke")])
     return {"run": "smoke", "ranks": ranks}
 
 
 def _arm(arm: str) -> Callable[[Selftest], dict[str, Any]]:
     def step(test: Selftest) -> dict[str, Any]:
-        plan = _frozen(test, arm, arm, max_steps=MEASURED_STEPS)
+        plan = frozen_plan(test, arm, arm, max_steps=MEASURED_STEPS)
         run = test.out / arm
-        _ask(test, ["run", str(plan), "--out", str(run)])
+        ask(test, ["run", str(plan), "--out", str(run)])
         marker = read_marker(run)
         seconds, tokens = marker.compute.runtime_seconds, marker.metrics["num_tokens"]
         return {
@@ -222,118 +238,4 @@ def _arm(arm: str) -> Callable[[Selftest], dict[str, Any]]:
 
 
 def _bare(name: str, arm: str) -> Callable[[Selftest], dict[str, Any]]:
-    def step(test: Selftest) -> dict[str, Any]:
-        plan = test.out / "plans" / f"{arm}.json"
-        if not plan.is_file():
-            found, fix = f"the plan of {arm} could not be frozen", "see that step"
-            raise CONTEXT.refusal(found=found, expected="the plan that bare TRL is compared with", fix=fix)
-        return _child(test, name, plan=str(plan))
-
-    return step
-
-
-# --- children -------------------------------------------------------------------------------------------------------
-
-
-def _model(test: Selftest) -> Path:
-    draft = PLANS / "demo" / "sft_certificate.json"
-    path: Path = (draft.parent / load_json(draft, gate=CONTEXT.gate)["model"]["path"]).resolve()
-    return test.model or path
-
-
-def _frozen(test: Selftest, arm: str, name: str, *, max_steps: int, tiny: bool = False, ranks: int = 1) -> Path:
-    """Freeze the demo's draft of an arm for this machine, and return the plan's file."""
-    source = PLANS / "demo" / f"{arm}.json"
-    draft: dict[str, Any] = load_json(source, gate=CONTEXT.gate)
-    own = test.model is not None and not tiny
-    for group in ("model", "prompt", "initial_adapter"):
-        if group in draft:
-            draft[group] = {"path": str((source.parent / draft[group]["path"]).resolve())}
-    if own:
-        draft["model"] = {"path": str(test.model)}
-        draft["generation"]["max_prompt_tokens"] = 512
-        draft["optimisation"] |= {"per_device_batch_size": 8, "gradient_checkpointing": True}
-        if "initial_adapter" in draft:
-            draft["initial_adapter"] = {"path": str(test.out / "sft_certificate" / layout.FINAL_ADAPTER)}
-    if not ARMS_TABLE[arm].is_sft:
-        draft["optimisation"] |= {"max_steps": max_steps, "save_interval": max_steps}
-    if test.accelerator == "cuda":
-        draft["hardware"] = {"accelerator": "cuda", "world_size": ranks}
-        draft["model"]["dtype"] = "bfloat16"
-    draft |= {"data": {"manifest": str(write_digits(test.out / "data", seed=0, size="quick"))}, "run_id": name}
-    plan = test.out / "plans" / f"{name}.json"
-    plan.parent.mkdir(exist_ok=True)
-    _freeze(test, draft, plan)
-    if ARMS_TABLE[arm].is_sft:  # its steps follow from the tokens of its rows
-        frozen = load_json(plan, gate=CONTEXT.gate)
-        move_paths(frozen, lambda path: str((plan.parent / path).resolve()))
-        draft["budget"] = {"max_sft_loss_tokens": test.count_steps(frozen, max_steps).loss_tokens}
-        plan.unlink()
-        _freeze(test, draft, plan)
-    return plan
-
-
-def _freeze(test: Selftest, draft: dict[str, Any], plan: Path) -> None:
-    file = plan.with_suffix(".draft.json")
-    write_json(file, draft)
-    _ask(test, ["freeze", str(file), "-o", str(plan)])
-
-
-def _ask(test: Selftest, command: list[str]) -> None:
-    """Run another command of this program; pass its refusal on."""
-    code, faults = ask_child(command, test.stop)
-    if code != ExitCode.DONE:
-        raise Refusal(
-            faults
-            or [
-                CONTEXT.fault(
-                    found=f"`el {' '.join(command)}` ended with exit code {code}",
-                    expected="exit code 0",
-                    fix="read the lines above",
-                    exit_code=ExitCode(code) if code in set(ExitCode) else ExitCode.INTERNAL,
-                )
-            ]
-        )
-
-
-def _child(test: Selftest, name: str, **arguments: str | int) -> dict[str, Any]:
-    """Measure one thing in a process with a rank's environment, and return what it printed."""
-    plan = Path(str(arguments["plan"])) if "plan" in arguments else _any_plan(test)
-    environment = rank_environment(load_plan(plan), os.environ).variables
-    if test.accelerator == "cuda" and name.startswith("bare"):
-        environment["CUDA_VISIBLE_DEVICES"] = _gpus()[0].uuid  # with several, transformers would use DataParallel
-    try:
-        done = subprocess.run(  # noqa: S603 - the program itself
-            [sys.executable, "-m", "explicit_learning.training.selftest", name],
-            input=json.dumps({"accelerator": test.accelerator, **arguments}),
-            stdout=subprocess.PIPE,
-            encoding="utf-8",
-            env=environment,
-            timeout=CHILD_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise CONTEXT.refusal(
-            found=f"{name}: no result after {CHILD_SECONDS} s",
-            expected="a result within that time",
-            fix="NCCL_DEBUG=INFO shows where NCCL waits; with PCIe switches, IOMMU or ACS settings can block GPUs",
-        ) from None
-    try:
-        answer: dict[str, Any] = json.loads(done.stdout.strip().rpartition("\n")[2])
-    except ValueError:
-        answer = {}
-    if done.returncode or not answer:
-        code = ExitCode(done.returncode) if done.returncode in set(ExitCode) - {0} else ExitCode.INTERNAL
-        raise CONTEXT.refusal(
-            found=f"{name}: the process ended with exit code {done.returncode}",
-            expected="exit code 0 and a result",
-            fix="read the lines above",
-            exit_code=code,
-        )
-    return answer
-
-
-def _any_plan(test: Selftest) -> Path:
-    """Return a plan for this accelerator: ranks' environment variables depend on one."""
-    plan = test.out / "plans" / "environment.json"
-    return plan if plan.is_file() else _frozen(test, "answer_grpo", "environment", max_steps=1, tiny=True)
+    return lambda test: measure(test, name, plan=str(test.plan_file(arm)))

@@ -27,9 +27,8 @@ from explicit_learning.inputs.data import rows_faults
 from explicit_learning.inputs.named import Named, read_inputs
 from explicit_learning.inputs.outputs import cache_faults, inputs_of_draft, output_faults
 from explicit_learning.inputs.visits import PlannedVisits
-from explicit_learning.lock.installed import nearest_lock
+from explicit_learning.lock.installed import lock_of_new_plan
 from explicit_learning.lock.parse import lock_sha256
-from explicit_learning.lock.shipped import FULL_LOCK
 from explicit_learning.plan.geometry import Geometry
 from explicit_learning.plan.reading import FROZEN, frozen_config_sha256
 from explicit_learning.plan.rules import broken_rules, warnings
@@ -186,8 +185,7 @@ def _frozen_plan(
     code = code_identity()
     plan |= {"code_commit": code.commit, "code_dirty": code.dirty}
     # A plan for GPUs may be frozen anywhere; one for CPUs runs in the environment it is frozen in, whichever that is.
-    lock = FULL_LOCK if plan["hardware"]["accelerator"] == "cuda" else nearest_lock()
-    plan["environment_lock_sha256"] = lock_sha256(lock)
+    plan["environment_lock_sha256"] = lock_sha256(lock_of_new_plan(plan["hardware"]["accelerator"]))
     plan = _ordered(plan, load_schema("plan"))
     plan[FROZEN] = frozen_config_sha256(plan)
     faults = validate(plan, "plan", gate=CONTEXT.gate, file=str(file))

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.lock.parse import expected_packages, normalise, read_lock
-from explicit_learning.lock.shipped import shipped_locks
+from explicit_learning.lock.shipped import FULL_LOCK, shipped_locks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Installed", "installed_packages", "nearest_lock"]
+__all__ = ["Installed", "installed_packages", "lock_of_new_plan", "nearest_lock"]
 
 # Ours is the program being checked, whatever its version; pip and the like install, and are never imported by a run.
 EXEMPT = frozenset({"explicit-learning", "pip"})
@@ -63,7 +63,7 @@ def installed_packages(search_path: Iterable[str] | None = None) -> list[Install
 def nearest_lock() -> Path:
     """Return the shipped lock that this environment agrees with, or else the one it differs from least.
 
-    A plan is frozen against this one. The full lock wins a tie.
+    The full lock wins a tie.
 
     Raises:
         Refusal: If a lock cannot be read or contradicts itself.
@@ -73,3 +73,15 @@ def nearest_lock() -> Path:
         shipped_locks().values(),
         key=lambda path: len(installed ^ set(expected_packages(read_lock(path)).items())),
     )
+
+
+def lock_of_new_plan(accelerator: str) -> Path:
+    """Return the lock that a plan is frozen against: the full one for GPUs, on a CPU the nearest.
+
+    Args:
+        accelerator: ``cpu`` or ``cuda``.
+
+    Raises:
+        Refusal: If a lock cannot be read or contradicts itself.
+    """
+    return FULL_LOCK if accelerator == "cuda" else nearest_lock()

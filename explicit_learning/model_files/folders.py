@@ -6,10 +6,12 @@ truncated file is named.
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from explicit_learning.errors import Context, Refusal, found_text
+from explicit_learning.errors import Context, ExitCode, Refusal, found_text
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.git_lfs import LFS_FIX, LFS_POINTER, is_lfs_pointer
 from explicit_learning.files.hashing import hash_files, snapshot_files, visible_entries
@@ -32,13 +34,16 @@ PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 A_MODEL = "a folder with a model in transformers' form"
 # Where models lie below a folder around them, as in a hub's cache.
 AROUND = ("*/", "snapshots/*/", "*/snapshots/*/")
+# No folder can be at such a path, whatever the disk and the user's rights.
+PATH_ERRORS = (errno.ELOOP, errno.ENAMETOOLONG)
+PATH_FIX = "name another path: shorter, and without a loop of symbolic links"
 MODEL = Context(gate="model", fix="fetch or copy the model again, completely")
 ADAPTER = Context(gate="adapter", fix="name the final-adapter folder of a completed SFT run")
 
 
 def model_structure(folder: Path) -> list[Fault]:
     """Return what is structurally wrong with a model folder: Git LFS pointers, broken links, missing or cut files."""
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # noqa: PTH112 - it never raises
         return [_not_a_folder(folder, MODEL, "/model/path", A_MODEL)]
     if pointers := _lfs_faults(snapshot_files(folder), MODEL):
         return pointers
@@ -98,7 +103,7 @@ def _shards(folder: Path) -> set[str]:
 
 def adapter_structure(folder: Path) -> list[Fault]:
     """Return what is structurally wrong with an adapter folder."""
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # noqa: PTH112 - it never raises
         return [_not_a_folder(folder, ADAPTER, "/initial_adapter/path", f"a folder with {' and '.join(ADAPTER_FILES)}")]
     config, weights = (folder / name for name in ADAPTER_FILES)
     if pointers := _lfs_faults([config, weights], ADAPTER):
@@ -118,8 +123,18 @@ def _lfs_faults(files: Iterable[Path], context: Context) -> list[Fault]:
 
 
 def _not_a_folder(folder: Path, context: Context, pointer: str, expected: str) -> Fault:
-    found, fix = ("a file", None) if folder.exists() else missing_file(folder, fix=context.fix or "", kind="folder")
-    return context.fault(file=folder, pointer=pointer, found=found, expected=expected, fix=fix)
+    found, fix, code = "a file", None, None
+    try:
+        folder.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        found, fix = missing_file(folder, fix=context.fix or "", kind="folder")
+    except OSError as error:
+        found = f"cannot be reached: {error.strerror or error}"
+        if error.errno in PATH_ERRORS:
+            fix = PATH_FIX
+        else:
+            fix, code = "give this user access to every folder on the way there, and check the disk", ExitCode.IO
+    return context.fault(file=folder, pointer=pointer, found=found, expected=expected, fix=fix, exit_code=code)
 
 
 def _broken_links(folder: Path) -> list[Fault]:

@@ -17,6 +17,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.errors import Context, ExitCode, Refusal
+from explicit_learning.training.autotuning import pin_configurations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -24,7 +25,13 @@ if TYPE_CHECKING:
 
     from explicit_learning.errors import Fault
 
-__all__ = ["LAYER_FUNCTIONS", "LayerFunction", "bind_layer_functions", "bound_layer_functions"]
+__all__ = [
+    "LAYER_FUNCTIONS",
+    "LayerFunction",
+    "bind_layer_functions",
+    "bound_layer_functions",
+    "prepare_layer_functions",
+]
 
 CONTEXT = Context(gate="environment", exit_code=ExitCode.ENVIRONMENT)
 MODEL_MODULE = "transformers.models.qwen3_5.modeling_qwen3_5"
@@ -58,6 +65,24 @@ LAYER_FUNCTIONS = (
         compiled="fused_recurrent_gated_delta_rule",
     ),
 )
+
+
+def prepare_layer_functions(accelerator: str, *, strict: bool) -> None:
+    """Choose the functions of the model's layers, and under ``strict`` the configurations of their kernels.
+
+    Args:
+        accelerator: ``cpu`` or ``cuda``.
+        strict: Whether no kernel may be chosen by timing.
+
+    Raises:
+        Refusal: If a compiled function cannot be imported (78), or there is no configuration of the kernels for this
+            GPU (69).
+    """
+    import torch
+
+    bind_layer_functions(accelerator)
+    if strict and accelerator == "cuda":
+        pin_configurations(".".join(map(str, torch.cuda.get_device_capability())))
 
 
 def bind_layer_functions(accelerator: str) -> None:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from explicit_learning.data.image_grid import ResizeRules
 from explicit_learning.errors import Context, found_text
 from explicit_learning.inputs.lora_targets import resolve_targets
-from explicit_learning.training.autotuning import pin_configurations
-from explicit_learning.training.kernels import bind_layer_functions
+from explicit_learning.training.kernels import prepare_layer_functions
 from explicit_learning.training.state.adapters import load_adapter_folder
 from explicit_learning.training.targets import linear_names, lora_config
 
@@ -89,10 +88,7 @@ def load_base(folder: Path, model: Model, *, accelerator: str, strict: bool) -> 
     import torch
     from transformers import AutoModelForImageTextToText
 
-    bind_layer_functions(accelerator)
-    if strict and accelerator == "cuda":
-        pin_configurations(".".join(map(str, torch.cuda.get_device_capability())))
-
+    prepare_layer_functions(accelerator, strict=strict)
     base: PreTrainedModel = AutoModelForImageTextToText.from_pretrained(
         str(folder),
         dtype=getattr(torch, model.dtype),

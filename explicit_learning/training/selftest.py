@@ -1,30 +1,36 @@
 """What `el selftest` measures in processes of their own: ``python -m explicit_learning.training.selftest NAME``.
 
-Arguments come as one JSON object on standard input; the result is the last line of standard output, as JSON.
+The second argument is one JSON object with the measurement's arguments. The last line of standard output is an answer
+as commands give it with ``--json``; its member ``measured`` holds the result.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import signal
 import sys
 import tempfile
 import time
+import traceback
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import ProcessException, spawn
 
-from explicit_learning.errors import Refusal
+from explicit_learning.errors import Context, ExitCode, Refusal, exit_code_of, json_answer, print_json
 from explicit_learning.files.progress import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from explicit_learning.errors import Fault
     from explicit_learning.plan.typed_plan import Plan
 
+CONTEXT = Context(gate="selftest", exit_code=ExitCode.INTERNAL)
 # Sizes of Qwen3.5-2B's heads (config.json, text_config): the tiny model's are smaller, and have other kernels.
 HEADS = {
     "num_attention_heads": 8,
@@ -56,21 +62,27 @@ def devices(accelerator: str) -> dict[str, Any]:
 def kernels(accelerator: str, model: str) -> dict[str, Any]:
     """Compare the functions of a model's layers with torch's own, at the head sizes of Qwen3.5-2B or a larger model's.
 
+    They are those of a run under ``strict``: with its switches, and with one configuration for each kernel. Kernels
+    that are timed here would be compared in other sizes than runs use.
+
     Raises:
-        Refusal: If a compiled function cannot be imported, or computes something else (78).
+        Refusal: If a compiled function cannot be imported, or computes something else (78), or there is no
+            configuration of the kernels for this GPU (69).
     """
     from transformers import AutoConfig
 
     from explicit_learning.files.typed_json import to_json
+    from explicit_learning.training.determinism import apply_determinism
     from explicit_learning.training.kernel_check import (
         GRADIENT_TOLERANCE,
         TOLERANCE,
         check_kernels,
         require_equal_kernels,
     )
-    from explicit_learning.training.kernels import bind_layer_functions, bound_layer_functions
+    from explicit_learning.training.kernels import bound_layer_functions, prepare_layer_functions
 
-    bind_layer_functions(accelerator)
+    apply_determinism("strict")
+    prepare_layer_functions(accelerator, strict=True)
     config = AutoConfig.from_pretrained(model, local_files_only=True).get_text_config()
     for name, size in HEADS.items():
         setattr(config, name, max(size, getattr(config, name)))
@@ -89,10 +101,19 @@ def all_reduce(accelerator: str, ranks: int) -> dict[str, Any]:
     """Add up a tensor over all devices.
 
     Raises:
-        RuntimeError: If a rank gets another sum than n (n + 1) / 2.
+        Refusal: If a rank fails, or gets another sum than n (n + 1) / 2 (70).
     """
     with tempfile.TemporaryDirectory() as folder:
-        spawn(partial(_reduce, accelerator=accelerator, ranks=ranks, folder=folder), nprocs=ranks)
+        try:
+            spawn(partial(_reduce, accelerator=accelerator, ranks=ranks, folder=folder), nprocs=ranks)
+        except ProcessException as error:
+            say(str(error))
+            raise CONTEXT.refusal(
+                found=f"all-reduce: rank {error.error_index} of {ranks}: {_reason(str(error))}",
+                expected=f"the sum over {ranks} devices, on each of them",
+                fix="set NCCL_DEBUG=INFO to see how NCCL connects the GPUs; with PCIe switches, IOMMU or ACS settings "
+                "can keep them apart",
+            ) from error
         seconds = [float(Path(folder, f"seconds-{rank}").read_text("ascii")) for rank in range(ranks)]
     return {"ranks": ranks, "bytes": 4 * ELEMENTS, "longest_seconds": max(seconds)}
 
@@ -243,19 +264,37 @@ MEASUREMENTS: dict[str, Callable[..., dict[str, Any]]] = {
 }
 
 
+def _reason(text: str) -> str:
+    """Return the end of a rank's traceback, from the line that names the error: NCCL's reasons stand below it."""
+    lines = [line.strip() for line in text.strip().splitlines()]
+    named = [number for number, line in enumerate(lines) if re.match(r"[\w.]+(Error|Exception): ", line)]
+    return "; ".join(lines[named[-1] :] if named else lines[-1:])
+
+
 def main() -> int:
-    """Measure what the first argument names, and return an exit code."""
+    """Measure what the first argument names, print the answer, and return an exit code."""
     from transformers.utils import logging
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # `el selftest` gets it too, and says what was stopped
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    name = sys.argv[1]
+    measured: dict[str, Any] = {}
+    faults: tuple[Fault, ...] = ()
     try:
-        result = MEASUREMENTS[sys.argv[1]](**json.load(sys.stdin))
+        measured = MEASUREMENTS[name](**json.loads(sys.argv[2]))
     except Refusal as refusal:
-        say(str(refusal))
-        return int(refusal.exit_code)
-    print(json.dumps(result), flush=True)
-    return 0
+        faults = refusal.faults
+    except Exception as error:  # noqa: BLE001 - whatever a library raises is this step's result
+        traceback.print_exc()
+        fault = CONTEXT.fault(
+            found=f"{name}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}",
+            expected="a result",
+            fix="read the traceback on standard error; where it does not name the cause, report it as a defect",
+        )
+        faults = (fault,)
+    print_json(json_answer(faults, measured=measured))
+    return int(exit_code_of(faults))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from explicit_learning.errors import Refusal
+from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.hashing import snapshot, snapshot_sha256
 from explicit_learning.model_files.folders import adapter_sha256, adapter_structure, model_structure
@@ -304,3 +304,27 @@ def test_a_model_that_names_no_end_is_an_error(model: Path) -> None:
 def test_the_adapters_size_is_bounded_by_the_headers(model: Path) -> None:
     # Two matrices of 3 x 5: rank x (3 + 5) each; vectors get no adapter.
     assert lora_parameter_bound(model, rank=4) == 4 * (8 + 8)
+
+
+@pytest.mark.parametrize("structure", [model_structure, adapter_structure])
+def test_a_path_that_no_folder_can_have_is_told_as_such(
+    structure: Callable[[Path], list[Fault]], tmp_path: Path
+) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    for path in (tmp_path / "loop", tmp_path / "loop" / "inside", tmp_path / ("n" * 300)):
+        (fault,) = structure(path)
+        assert (fault.file, fault.exit_code) == (str(path), ExitCode.CONTRACT)
+        assert fault.found.startswith("cannot be reached: ")
+        assert fault.fix == "name another path: shorter, and without a loop of symbolic links"
+
+
+@pytest.mark.parametrize("structure", [model_structure, adapter_structure])
+def test_a_folder_that_this_user_may_not_reach_is_a_matter_of_rights(
+    structure: Callable[[Path], list[Fault]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("os.stat", denied)
+    (fault,) = structure(tmp_path / "model")
+    assert (fault.found, fault.exit_code) == ("cannot be reached: Permission denied", ExitCode.IO)

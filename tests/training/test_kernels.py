@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.training import kernels
 from explicit_learning.training.kernels import (
     LAYER_FUNCTIONS,
     MODEL_MODULE,
@@ -79,3 +80,22 @@ def test_on_a_gpu_the_model_calls_the_compiled_functions_with_the_arguments_they
     for part in LAYER_FUNCTIONS:
         getattr(model, part.name)(1, 2, activation="silu", cu_seqlens=None)
     assert calls == [(part.compiled, {"args": (1, 2), "activation": "silu"}) for part in LAYER_FUNCTIONS]
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "strict", "calls"),
+    [
+        ("cuda", True, ["bind cuda", "pin 9.0"]),
+        ("cuda", False, ["bind cuda"]),
+        ("cpu", True, ["bind cpu"]),
+    ],
+)
+def test_kernels_are_pinned_after_they_are_bound_under_strict_on_a_gpu(
+    accelerator: str, strict: bool, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(kernels, "bind_layer_functions", lambda name: done.append(f"bind {name}"))
+    monkeypatch.setattr(kernels, "pin_configurations", lambda capability: done.append(f"pin {capability}"))
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda: (9, 0))
+    kernels.prepare_layer_functions(accelerator, strict=strict)
+    assert done == calls
