@@ -77,7 +77,6 @@ SAMPLED_COPIES = 10
 RUNTIME_BYTES = {"cuda": GIB, "cpu": 3 * GIB // 4}
 # Share of the memory from which on a plan is near it: an estimate is not exact, and the allocator leaves gaps.
 NEAR = 0.9
-VISION = "model.visual."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,13 +168,14 @@ def estimate_memory(
     item = TYPE_BYTES[plan.model.dtype]
     geometry = Geometry.of(plan)
     images = images or ImageTokens(fewest=0, most=generation.max_prompt_tokens)
-    seeing = sum(name.startswith(VISION) for name in targets)
     kept_of = Activations(
         model=dimensions,
         item=item,
+        compiled=plan.hardware.accelerator == "cuda",
         checkpointed=optimisation.gradient_checkpointing,
-        text_rank=plan.lora.rank * (len(targets) - seeing),
-        vision_rank=plan.lora.rank * seeing,
+        rank=plan.lora.rank,
+        dropout=plan.lora.dropout > 0,
+        targets={name: linear[name] for name in targets},
     )
     tokens = generation.max_prompt_tokens + generation.max_completion_tokens
     shown = min(images.most, generation.max_prompt_tokens)
@@ -185,7 +185,7 @@ def estimate_memory(
     adapters = adapter * (1 + reference)
     buckets = adapter if geometry.ranks > 1 else 0
     optimizer = MOMENTS * adapter
-    activations = kept_of.text(geometry.batch, tokens) + kept_of.vision(geometry.batch, shown)
+    activations = kept_of.text(geometry.batch, tokens) + kept_of.vision(geometry.batch, shown) + kept_of.matrices()
     tile = min(HEAD_TILE, dimensions.vocabulary)
     logits = geometry.batch * generation.max_completion_tokens * tile
     logits *= FLOAT32 * TILE_COPIES

@@ -27,6 +27,7 @@ from explicit_learning.gates.memory import (
 from explicit_learning.gates.nvml import Gpu, Inventory, NvmlUnavailable
 from explicit_learning.inputs.data import ImageTokens
 from explicit_learning.model_files.dimensions import Dimensions
+from explicit_learning.model_files.weights import linear_modules
 from explicit_learning.plan.typed_plan import EviPo, Hardware, Plan
 from tests.support.plans import PLAN, plan_with
 
@@ -197,48 +198,74 @@ def test_the_json_form_holds_bytes_and_the_line_every_part() -> None:
     assert ": runtime 0.75 GiB, weights 2.11 MiB, adapters 0.43 MiB, " in line
 
 
-@pytest.mark.slow
-def test_activations_are_what_autograd_keeps() -> None:
+def kept_by(model: Any, forward: Any) -> int:
+    """Return the bytes of all that autograd keeps of a forward, weights apart."""
     import torch
-    from peft import PeftModel
 
-    from explicit_learning.training.policy import load_base
-
-    base = load_base(
-        TINY, replace(plan().model, attn_implementation="sdpa", dtype="float32"), accelerator="cpu", strict=True
-    )
-    model = PeftModel.from_pretrained(base, str(ASSETS / "tiny-vlm" / "sft-adapter"), is_trainable=True)
-    inner: Any = model.get_base_model().model
-    adapters = [name for name, _ in model.named_parameters() if "lora_A" in name]
-    seeing = sum(".visual." in name for name in adapters)
-    dimensions = Dimensions.of_model(TINY)
-    assert dimensions is not None
-    kept_of = Activations(
-        model=dimensions,
-        item=4,
-        checkpointed=False,
-        text_rank=16 * (len(adapters) - seeing),
-        vision_rank=16 * seeing,
-    )
+    storages: dict[int, Any] = {}
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
 
+    def keep(tensor: Any) -> Any:
+        if (place := tensor.untyped_storage().data_ptr()) not in weights:
+            storages[place] = tensor.untyped_storage()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        forward()
+    return sum(storage.nbytes() for storage in storages.values())
+
+
+def planned_activations(of: Plan, model: Path, targets: Any) -> Activations:
+    """Return what is counted for a plan on a CPU without checkpointing, with adapters on these modules."""
+    linear, dimensions = linear_modules(model), Dimensions.of_model(model)
+    assert linear is not None
+    assert dimensions is not None
+    return Activations(
+        model=dimensions,
+        item=4 if of.model.dtype == "float32" else 2,
+        compiled=False,
+        checkpointed=False,
+        rank=of.lora.rank,
+        dropout=of.lora.dropout > 0,
+        targets={name: linear[name] for name in targets},
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("target_modules", ["all-linear", ["q_proj", "in_proj_qkv", "qkv"]])
+def test_activations_are_what_autograd_keeps(dtype: Any, dropout: float, target_modules: Any) -> None:
+    import torch
+
+    from explicit_learning.training.policy import build_policy
+
+    planned = plan(
+        model__dtype=dtype,
+        model__attn_implementation="sdpa",
+        lora__dropout=dropout,
+        lora__target_modules=target_modules,
+        initial_adapter=None,
+    )
+    policy = build_policy(planned, model=TINY, initial_adapter=None)
+
+    kept_of = planned_activations(planned, TINY, policy.targets)
+    model: Any = policy.model.train()
+    inner = model.get_base_model().model
+    hidden, autocast = kept_of.model.hidden, torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16")
+
     def kept(forward: Any) -> int:
-        storages: dict[int, Any] = {}
-
-        def keep(tensor: Any) -> Any:
-            if (place := tensor.untyped_storage().data_ptr()) not in weights:
-                storages[place] = tensor.untyped_storage()
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            forward()
-        return sum(storage.nbytes() for storage in storages.values())
+        with autocast:
+            return kept_by(model, forward)
 
     rows, tokens, side = 2, 320, 32
-    embeddings = torch.randn(rows, tokens, dimensions.hidden, requires_grad=True)
+    type_ = getattr(torch, dtype)
+    embeddings = torch.randn(rows, tokens, hidden, dtype=type_, requires_grad=True)
     text = kept(lambda: inner.language_model(inputs_embeds=embeddings))
-    assert text == pytest.approx(kept_of.text(rows, tokens), rel=0.15)
-    pixels = torch.randn(rows * side * side, 3 * 2 * 16 * 16)
+    assert text == pytest.approx(kept_of.text(rows, tokens), rel=0.05)
+    assert kept_of.least_text(rows, tokens) < text
+    pixels = torch.randn(rows * side * side, 3 * 2 * 16 * 16, dtype=type_)
     grids = torch.tensor([[1, side, side]] * rows)
     vision = kept(lambda: inner.visual(pixels, grid_thw=grids))
-    assert vision == pytest.approx(kept_of.vision(rows, side * side // 4), rel=0.15)
+    assert vision == pytest.approx(kept_of.vision(rows, side * side // 4), rel=0.1)
+    assert kept_of.least_vision(rows, side * side // 4) < vision
