@@ -8,16 +8,17 @@ of each token:
 * of full attention, its queries and keys in float32 for their norms, four forms of its queries, and two of its keys;
   without autocast the gate lies behind the queries in one tensor;
 * of gated-delta attention, what its convolution takes, and of its output three forms in float32 and one in the model's
-  type. Compiled, it keeps queries, keys and values beside, and one matrix of a chunk of 64 tokens for each head. Torch's
-  functions keep nine forms of those in float32 and eight in the model's type, five matrices, and a state for each chunk;
+  type. Compiled, it keeps queries, keys and values beside, and one matrix of a chunk of 64 tokens for each head.
+  Torch's functions keep nine forms of those in float32 and eight in the model's type, five matrices, and a state for
+  each chunk;
 * of the MLP, three times its inner features;
 * of each adapter, its input and its inner product. Adapters are float32. In a model of another type each of them casts
   its input and autocast casts it back, so each keeps a copy of its own, and one of its matrices; in a float32 model
   those that take the same input share it. Dropout keeps a copy for each, and a mask: of one byte on a GPU, in float32
   on a CPU.
 
-A block of the vision tower keeps of each patch the inputs of two norms, which autocast computes in float32 on a GPU, six
-more values per feature, the inner features of its MLP, and of each adapter as above; the merger keeps two values.
+A block of the vision tower keeps of each patch the inputs of two norms, which autocast computes in float32 on a GPU,
+six more values per feature, the inner features of its MLP, and of each adapter as above; the merger keeps two values.
 """
 
 from __future__ import annotations
