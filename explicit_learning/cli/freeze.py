@@ -14,6 +14,7 @@ from explicit_learning.files.typed_json import from_json
 from explicit_learning.freeze.freezing import freeze, read_draft
 from explicit_learning.gates.memory import check_memory, memory_text, rank_memory
 from explicit_learning.gates.nvml import read_inventory
+from explicit_learning.gates.row_sizes import frozen_row_sizes
 from explicit_learning.plan.typed_plan import Plan
 
 if TYPE_CHECKING:
@@ -48,10 +49,17 @@ def run(args: argparse.Namespace) -> ExitCode:
         _assign(draft, assignment)
     plan, warnings = freeze(draft, file=args.draft, out=args.output, count_sft=count_sft)
     frozen = from_json(Plan, plan)
-    model = args.output.parent / frozen.model.path
-    memory = rank_memory(frozen, model, environ=os.environ, inventory=read_inventory())
+    base = args.output.resolve().parent
+    rows = frozen_row_sizes(frozen, base=base)
+    memory = rank_memory(frozen, base / frozen.model.path, rows=rows, environ=os.environ, inventory=read_inventory())
     if memory is not None:
-        warnings += check_memory(memory, file=str(args.output))[1]
+        unfit, near = check_memory(memory, file=str(args.output), plan=frozen)
+        # A plan may be frozen on another machine than it will run on, so what cannot fit here is told and not refused.
+        warnings += [
+            f"{fault.pointer}: {fault.found}; {fault.expected}. `el check` refuses the plan here: {fault.fix}"
+            for fault in unfit
+        ]
+        warnings += near
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
     if not args.json:

@@ -61,7 +61,7 @@ class ResizeRules:
         patch: Side of the vision encoder's patch. Unit: pixels.
         merge: Patches along one side of an image token.
         min_pixels: Fewest pixels of a resized image.
-        max_pixels: Most pixels of a resized image.
+        max_pixels: Most pixels of a resized image; a thin image may keep more, since no side becomes less than a cell.
     """
 
     patch: int
@@ -119,7 +119,8 @@ class ResizeRules:
         """Return what an image of a size (after EXIF rotation, in pixels) becomes.
 
         The rule is Qwen2-VL's ``smart_resize``, which Qwen3.5 uses: round both sides to whole cells, and where the
-        product leaves the bounds, scale both sides by one factor, rounding down from above and up from below.
+        product leaves the bounds, scale both sides by one factor, rounding down from above and up from below. No side
+        becomes less than a cell: an image that is too thin for that stays above the upper bound.
 
         Raises:
             ValueError: If the longer side is more than `MAX_ASPECT_RATIO` times the shorter one.

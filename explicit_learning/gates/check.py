@@ -11,7 +11,6 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from explicit_learning.data.image_grid import ResizeRules
 from explicit_learning.errors import Refusal
 from explicit_learning.gates.compiler import check_compiler
 from explicit_learning.gates.disk import check_disk, estimate_run_bytes
@@ -24,11 +23,11 @@ from explicit_learning.gates.memory import check_memory, rank_memory
 from explicit_learning.gates.nvml import NvmlUnavailable, read_inventory
 from explicit_learning.gates.output import check_output
 from explicit_learning.gates.resume import LIBRARIES, check_resume
+from explicit_learning.gates.row_sizes import row_sizes
 from explicit_learning.gates.shm import check_shm, shm_need
 from explicit_learning.gates.temporary import check_temporary_folder
 from explicit_learning.gates.trackers import check_trackers
 from explicit_learning.inputs.code import code_identity, code_warnings
-from explicit_learning.inputs.data import image_tokens_per_row
 from explicit_learning.inputs.frozen import read_frozen_inputs, resolved_paths
 from explicit_learning.inputs.outputs import inputs_of_plan, output_faults
 from explicit_learning.lock.shipped import find_lock
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.errors import Fault
     from explicit_learning.gates.memory import RankMemory
-    from explicit_learning.inputs.data import ImageTokens
+    from explicit_learning.gates.row_sizes import RowSizes
     from explicit_learning.inputs.named import Inputs
     from explicit_learning.plan.reading import PlanDocument
     from explicit_learning.plan.typed_plan import ResolvedPaths
@@ -200,27 +199,23 @@ def _examined_machine(document: PlanDocument, inputs: Inputs, nodes: int) -> _Ma
         machine.memory = rank_memory(
             document.plan,
             inputs.model.folder,
-            images=_image_tokens(inputs, document.plan.generation),
+            rows=_row_sizes(inputs, document.plan.generation),
             nodes=nodes,
             environ=os.environ,
             inventory=inventory,
         )
-    if machine.memory is not None:
-        unfit, near = check_memory(machine.memory, file=file)
-        machine.faults += unfit
-        machine.warnings += near
+        if machine.memory is not None:
+            unfit, near = check_memory(machine.memory, file=file, plan=document.plan)
+            machine.faults += unfit
+            machine.warnings += near
     return machine
 
 
-def _image_tokens(inputs: Inputs, generation: Generation) -> ImageTokens | None:
-    """Return how many image tokens rows have, if the data is whole: broken rows have no sizes."""
-    if inputs.data is None or inputs.model is None or inputs.data.faults:
+def _row_sizes(inputs: Inputs, generation: Generation) -> RowSizes | None:
+    """Return how large rows are, if all that it depends on was read."""
+    if inputs.data is None or inputs.model is None or inputs.prompt is None:
         return None
-    try:
-        rules = ResizeRules.of_model(inputs.model.folder, max_image_tokens=generation.max_image_tokens)
-        return image_tokens_per_row(inputs.data, rules)
-    except (Refusal, ValueError):
-        return None  # the check of the rows has reported it
+    return row_sizes(inputs.data, model=inputs.model.folder, system=inputs.prompt.text, generation=generation)
 
 
 def _disk_faults(document: PlanDocument, out: Path) -> list[Fault]:

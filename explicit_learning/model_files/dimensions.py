@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from explicit_learning.model_files.architecture import ARCHITECTURE, FULL, LINEAR, model_config
+from explicit_learning.model_files.architecture import FULL, LINEAR, model_config
 from explicit_learning.model_files.headers import safetensors_header, weight_files
 from explicit_learning.model_files.weights import NOT_LOADED
 
@@ -75,8 +75,8 @@ class Dimensions:
         return self.full_layers + self.linear_layers
 
     @classmethod
-    def of_model(cls, folder: Path) -> Dimensions | None:
-        """Read a model folder; ``None`` for another architecture than Qwen3.5.
+    def of_model(cls, folder: Path) -> Dimensions:
+        """Read the folder of a Qwen3.5 model.
 
         Raises:
             OSError: If a file cannot be read.
@@ -84,8 +84,6 @@ class Dimensions:
             Refusal: If a weight file is not a whole safetensors file.
         """
         config = model_config(folder)
-        if config.get("model_type") != ARCHITECTURE:
-            return None
         text, vision = config["text_config"], config["vision_config"]
         kinds = text["layer_types"]
         entries = (item for path in weight_files(folder) for item in safetensors_header(path).items())

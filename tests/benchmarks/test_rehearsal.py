@@ -12,6 +12,7 @@ import pytest
 
 from assets.making.architecture import make_config
 from assets.making.tokenizer import SPECIAL_TOKENS, tokenizer_of
+from benchmarks.rehearsal import memory_bound
 from benchmarks.rehearsal.__main__ import MARK, claim, main
 from benchmarks.rehearsal.memory_bound import evi_po_bound
 from benchmarks.rehearsal.runs import Command, Runs
@@ -20,6 +21,11 @@ from benchmarks.rehearsal.tables import commands_table, phases_table
 from benchmarks.rehearsal.vocabulary import REQUIREMENTS, merges_of, parts_of, read_ranks, vocabulary_of
 from explicit_learning.errors import ExitCode
 from explicit_learning.files.resources import ASSETS
+from explicit_learning.files.typed_json import from_json
+from explicit_learning.gates.memory_estimate import estimate_memory
+from explicit_learning.gates.row_sizes import RowSizes
+from explicit_learning.inputs.data import ImageTokens
+from explicit_learning.plan.typed_plan import Plan
 from explicit_learning.rundir.launches import RankEnd
 from explicit_learning.rundir.rank_report import PhaseUse
 from tests.support.plans import MODEL
@@ -137,7 +143,7 @@ def test_a_command_is_stopped_once_training_has_begun_and_not_before(tmp_path: P
         runs.command("early", [sys.executable, "-c", "raise SystemExit(3)"], code=ExitCode.STOPPED, stop_when=log)
 
 
-def test_the_bound_is_for_models_whose_memory_can_be_estimated(tmp_path: Path) -> None:
+def test_the_bound_grows_with_rows_and_leaves_evaluations_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = tmp_path / "plan.json"
     example = json.loads((ASSETS.parent / "schemas" / "examples" / "plan.json").read_text())
     plan.write_text(json.dumps(example))
@@ -145,9 +151,17 @@ def test_the_bound_is_for_models_whose_memory_can_be_estimated(tmp_path: Path) -
     longer = example | {"generation": example["generation"] | {"max_prompt_tokens": 10_000}}
     plan.write_text(json.dumps(longer))
     assert small < evi_po_bound(plan, MODEL)
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "other"}))
-    with pytest.raises(ValueError, match=r"is not a Qwen3\.5 model"):
-        evi_po_bound(plan, tmp_path)
+    # Rows are counted, and those of an evaluation are not in the bound.
+    sizes = RowSizes(images=ImageTokens(fewest=4, most=4), text=10, evaluation=65_536)
+    monkeypatch.setattr(memory_bound, "frozen_row_sizes", lambda *_, **__: sizes)
+    many = longer | {"generation": longer["generation"] | {"evaluation_batch_size": 65_536}}
+    bounds = []
+    for document in (longer, many):
+        plan.write_text(json.dumps(document))
+        bounds.append(evi_po_bound(plan, MODEL))
+    found = estimate_memory(from_json(Plan, longer), MODEL, rows=sizes)
+    training = max(moment.size for moment in found.planned if moment.name != "evaluation")
+    assert bounds[0] == bounds[1] > 1.25 * training
 
 
 def test_tables_have_a_row_for_each_command_and_phase() -> None:

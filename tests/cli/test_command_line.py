@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,8 @@ from explicit_learning.cli.output import counted_faults
 from explicit_learning.errors import Fault, found_text
 from explicit_learning.files.resources import PLANS, ROOT
 from explicit_learning.files.schema import load_schema
+from explicit_learning.gates import memory as memory_gate
+from explicit_learning.gates.memory import MemoryLimit
 from tests.support.plans import PLAN, plan_with
 
 
@@ -234,11 +237,34 @@ def test_a_value_that_is_not_strict_json_is_text(
 def test_freezing_and_checking_say_what_memory_a_rank_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     draft, plan = PLANS / "demo" / "answer_grpo.json", tmp_path / "plan.json"
     assert main(["freeze", str(draft), "-o", str(plan)]) == 0
-    assert "\nmemory of a rank: at least 3." in capsys.readouterr().err
+    frozen = capsys.readouterr().err
+    assert "\nmemory of a rank: at least " in frozen
+    main(["check", str(plan), "--out", str(tmp_path / "run")])
+    checked = capsys.readouterr().err
+    first, second = (re.findall("^memory of a rank: .*", text, re.MULTILINE) for text in (frozen, checked))
+    assert len(first) == 1
+    assert first == second
     memory = run_json(capsys, "check", str(plan), "--out", str(tmp_path / "run"))["memory"]
     assert memory["limit_of"] == "this machine"
-    assert memory["weights"] == 4 * 553_250
+    assert {parts["weights"] for parts in memory["planned"].values()} == {4 * 553_250}
     assert 0 < memory["least"] < memory["estimate"] < memory["limit"]
+
+
+def test_freezing_warns_of_what_cannot_fit_here_and_writes_the_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was silent: what `el check` refuses is a fault and not a warning."""
+    draft, plan = PLANS / "demo" / "answer_grpo.json", tmp_path / "plan.json"
+    small = MemoryLimit(total_bytes=2**20, ranks=1, name="a GPU of 1 MiB", certain=True)
+    monkeypatch.setattr(memory_gate, "memory_limit", lambda *_, **__: small)
+    answer = run_json(capsys, "freeze", str(draft), "-o", str(plan))
+    assert (answer["exit_code"], plan.is_file()) == (0, True)
+    (warning,) = [text for text in answer["warnings"] if "a GPU of 1 MiB" in text]
+    assert "a rank takes at least " in warning
+    assert "`el check` refuses the plan here: " in warning
+    refused = run_json(capsys, "check", str(plan), "--out", str(tmp_path / "run"))["faults"]
+    (fault,) = [fault for fault in refused if fault["gate"] == "memory"]
+    assert fault["found"] in warning
 
 
 def test_a_draft_is_not_run_but_the_next_command_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from explicit_learning.arms import ARMS
 from explicit_learning.data.dataset import check_dataset
 from explicit_learning.data.image_grid import ResizeRules
+from explicit_learning.data.preflight import PromptTokens, Tokens, asked_rows
+from explicit_learning.data.prompt import load_system_prompt
 from explicit_learning.errors import ExitCode, Refusal, exit_code_of
 from explicit_learning.files.resources import ASSETS, PLANS
+from explicit_learning.files.typed_json import from_json
 from explicit_learning.freeze.freezing import freeze
 from explicit_learning.gates.check import check_plan
+from explicit_learning.gates.memory_estimate import estimate_memory
+from explicit_learning.gates.row_sizes import frozen_row_sizes
 from explicit_learning.gates.trackers import TRACKERS_VARIABLE, named_trackers
 from explicit_learning.inputs.data import ImageTokens, image_tokens_per_row
 from explicit_learning.plan.reading import FROZEN, frozen_config_sha256, read_plan
+from explicit_learning.plan.typed_plan import Plan
 from tests.support.dataset_builder import Builder, image_bytes
 from tests.support.sft_count import count_light
 
@@ -67,10 +75,10 @@ def test_a_plan_in_order_has_no_fault(plan: Path) -> None:
 def test_a_check_estimates_a_ranks_memory_and_leaves_it_out_where_the_plan_is_broken(plan: Path) -> None:
     memory = check_plan(read_plan(plan), out=None).memory
     assert memory is not None
-    assert 0 < memory.estimate.least < memory.estimate.estimate < 2**30
-    # Every image is of 8 x 6 pixels: two image tokens. Three layers keep their inputs of 32 rows.
-    fixed = memory.estimate.weights + memory.estimate.adapters
-    assert memory.estimate.least == fixed + memory.estimate.optimizer + memory.estimate.adapters
+    assert 0 < memory.estimate.least.size < memory.estimate.most.size < 2**30
+    (backward,) = [moment for moment in memory.estimate.certain if moment.name == "a backward pass"]
+    # The rows' prompts were counted, by their images and their text.
+    assert backward.rows["activations"] > 0
     document = json.loads(plan.read_text())
     document["optimisation"]["max_steps"] = 0
     plan.write_text(json.dumps(document))
@@ -178,3 +186,39 @@ def test_image_tokens_follow_the_models_own_resize(data: Builder, size: tuple[in
     assert image_tokens_per_row(checked, ResizeRules.of_model(TINY, max_image_tokens=None)) == ImageTokens(
         fewest=2, most=3 * tokens
     )
+
+
+def test_all_commands_estimate_with_the_same_sizes_of_rows(plan: Path) -> None:
+    """Freezing and the rehearsal's bound took prompts of images alone, as long as permitted."""
+    frozen = from_json(Plan, json.loads(plan.read_text()))
+    sizes = frozen_row_sizes(frozen, base=plan.parent)
+    # All images of the data have one token of 8 x 6 pixels, enlarged to two cells.
+    assert sizes is not None
+    assert sizes.images == ImageTokens(fewest=2, most=2)
+    found = check_plan(read_plan(plan), out=None).memory
+    assert found is not None
+    assert found.estimate == estimate_memory(frozen, TINY, rows=sizes)
+    assert found.estimate != estimate_memory(frozen, TINY)
+
+
+def test_every_prompt_has_the_text_that_is_counted(plan: Path) -> None:
+    frozen = from_json(Plan, json.loads(plan.read_text()))
+    sizes = frozen_row_sizes(frozen, base=plan.parent)
+    checked = check_dataset(plan.parent / frozen.data.dataset_manifest.path)
+    system = load_system_prompt(plan.parent / frozen.prompt.path)
+    tokens = Tokens.of_model(TINY, system, max_image_tokens=None)
+    prompts = list(tokens.prompts(asked_rows(checked, ARMS[frozen.arm])))
+    assert sizes is not None
+    assert sizes.evaluation == len(checked.evaluation) > 0
+    assert all(isinstance(prompt, PromptTokens) for prompt in prompts)
+    shortest = min(prompt.total for prompt in prompts)  # type: ignore[union-attr] # none is a fault
+    # The shortest question has a few tokens more.
+    assert 0.5 * shortest < sizes.fewest < shortest
+
+
+def test_rows_of_broken_data_have_no_sizes(plan: Path) -> None:
+    frozen = from_json(Plan, json.loads(plan.read_text()))
+    (plan.parent / frozen.data.dataset.path).write_text("{}\n")
+    assert frozen_row_sizes(frozen, base=plan.parent) is None
+    missing = replace(frozen, prompt=replace(frozen.prompt, path="no such file"))
+    assert frozen_row_sizes(missing, base=plan.parent) is None

@@ -458,9 +458,7 @@ def test_layers_of_another_kind_are_refused(model: Path, kinds: Any) -> None:
 
 def test_a_model_that_is_accepted_has_dimensions(model: Path) -> None:
     read_base_model(model)
-    dimensions = Dimensions.of_model(model)
-    assert dimensions is not None
-    assert dimensions.layers == 3
+    assert Dimensions.of_model(model).layers == 3
 
 
 @pytest.mark.parametrize("rate", [0.1, 1])

@@ -13,7 +13,8 @@ from explicit_learning.arms import ARMS
 from explicit_learning.data.digits.writer import Size, write_dataset
 from explicit_learning.data.reading import read_slot_rows
 from explicit_learning.files.resources import ASSETS
-from explicit_learning.gates.memory import estimate_memory
+from explicit_learning.gates.memory_estimate import estimate_memory
+from explicit_learning.gates.row_sizes import RowSizes
 from explicit_learning.inputs.data import ImageTokens
 from explicit_learning.model_files.tensors import file_tensors_sha256
 from explicit_learning.plan.geometry import Geometry
@@ -179,7 +180,9 @@ def test_all_rl_arms_sample_the_same_slots_on_the_same_ranks(trained: dict[str, 
 def test_every_arm_takes_more_memory_than_the_least(trained: dict[str, Trained], arm: str) -> None:
     plan, world = trained[arm].plan, trained[arm].run.parent / "world"
     # Every digits image is 2 x 2 cells of 32 pixels.
-    found = estimate_memory(plan, world / "model", images=ImageTokens(fewest=4, most=4))
+    found = estimate_memory(
+        plan, world / "model", rows=RowSizes(images=ImageTokens(fewest=4, most=4), text=0, evaluation=0)
+    )
     assert found is not None
     for rank in trained[arm].ranks:
-        assert found.least < rank["report"]["peak_memory_bytes"]
+        assert found.least.size < rank["report"]["peak_memory_bytes"]

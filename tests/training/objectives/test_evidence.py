@@ -194,6 +194,19 @@ def test_an_image_too_long_for_the_processor_is_an_error() -> None:
         RULES.grid(width=1, height=201)
 
 
+def test_only_an_image_one_token_wide_has_more_tokens_than_the_limit() -> None:
+    limit = 64
+    rules = ResizeRules(patch=16, merge=2, min_pixels=1024, max_pixels=limit * 1024)
+    # The long side shrinks by sqrt(pixels / limit), the short one would become less than a cell of 32 pixels.
+    assert rules.grid(width=6400, height=32).tokens == 113
+    assert rules.grid(width=80, height=12_800).tokens == 101
+    sides = (1, 31, 32, 33, 47, 80, 200, 700, 2000, 6400)
+    grids = [rules.grid(width=w, height=h) for w in sides for h in sides if max(w, h) <= 200 * min(w, h)]
+    above = [grid for grid in grids if grid.tokens > limit]
+    assert above
+    assert {min(grid.rows, grid.columns) for grid in above} == {1}
+
+
 def test_rules_are_read_from_the_models_folder(tmp_path: Path) -> None:
     config = {"patch_size": 16, "merge_size": 2, "size": {"shortest_edge": 1024, "longest_edge": 1 << 24}}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(config))
@@ -216,8 +229,9 @@ def test_the_grid_is_the_image_processors(tmp_path: Path) -> None:
     from transformers import Qwen2VLImageProcessor
 
     draw = random.Random(0)  # noqa: S311 - image sizes
-    bounds = [(1024, 1 << 24), (65536, 16777216), (1024, 512 * 1024)]
+    bounds = [(1024, 1 << 24), (65536, 16777216), (1024, 512 * 1024), (1024, 64 * 1024)]
     sizes = [(1, 200), (200, 1), (16, 16), (48, 48), (47, 49), (33, 31), (640, 480), (1023, 767), (64, 64), (80, 80)]
+    sizes += [(6400, 32), (80, 12_800)]
     sizes += [(draw.randrange(8, 400), draw.randrange(8, 400)) for _ in range(25)]
     for fewest, most in bounds:
         processor = Qwen2VLImageProcessor(
