@@ -196,7 +196,6 @@ def test_all_commands_estimate_with_the_same_sizes_of_rows(plan: Path) -> None:
     assert sizes is not None
     assert sizes.images == ImageTokens(fewest=2, most=2)
     found = check_plan(read_plan(plan), out=None).memory
-    assert found is not None
     assert found.estimate == estimate_memory(frozen, TINY, rows=sizes)
     assert found.estimate != estimate_memory(frozen, TINY)
 

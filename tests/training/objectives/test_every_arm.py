@@ -183,6 +183,5 @@ def test_every_arm_takes_more_memory_than_the_least(trained: dict[str, Trained],
     found = estimate_memory(
         plan, world / "model", rows=RowSizes(images=ImageTokens(fewest=4, most=4), text=0, evaluation=0)
     )
-    assert found is not None
     for rank in trained[arm].ranks:
         assert found.least.size < rank["report"]["peak_memory_bytes"]
