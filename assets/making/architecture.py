@@ -115,6 +115,9 @@ def make_config(tokenizer: Qwen3_5Tokenizer, *, text: dict[str, Any], vision: di
         text_config={
             # vLLM reads it from here, not from the top level.
             "tie_word_embeddings": True,
+            # transformers computes with the rotary share in the group of settings, but writes its own default beside
+            # it; vLLM reads that one.
+            "partial_rotary_factor": text["rope_parameters"]["partial_rotary_factor"],
             "mamba_ssm_dtype": "float32",
             "eos_token_id": token("<|im_end|>"),
             "pad_token_id": token("<|endoftext|>"),
