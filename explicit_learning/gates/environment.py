@@ -16,20 +16,21 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.errors import Context, ExitCode, Fault
 from explicit_learning.gates.installed_files import file_faults
-from explicit_learning.lock import Lock, expected_packages, read_lock
+from explicit_learning.lock import Lock, expected_packages, making_command, read_lock
 from explicit_learning.lock.installed import installed_packages
 from explicit_learning.lock.shadows import environment_folders, shadows, start_up_modules
+from explicit_learning.rundir.launches import LockIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from explicit_learning.lock.installed import Installed
-__all__ = ["check_environment"]
+
+__all__ = ["check_environment", "lock_identity"]
 
 LISTED = 12
-MAKE = "use the environment that `make -s env` makes, or the image"
-CONTEXT = Context(gate="environment", fix=MAKE, exit_code=ExitCode.ENVIRONMENT)
+CONTEXT = Context(gate="environment", exit_code=ExitCode.ENVIRONMENT)
 
 
 def check_environment(lock_path: Path, *, deep: bool = False, search_path: Sequence[str] | None = None) -> list[Fault]:
@@ -51,9 +52,25 @@ def check_environment(lock_path: Path, *, deep: bool = False, search_path: Seque
     faults = [*_interpreter_faults(lock), *_package_faults(lock, installed)]
     faults += _origin_faults(lock, sys.path if search_path is None else search_path)
     if deep:
-        fix = f"delete this environment and make it again: something changed its files; {MAKE}"
+        fix = f"delete this environment and make it again: something changed its files; {_making(lock)}"
         faults += file_faults(installed, replace(CONTEXT, file=str(lock.path), fix=fix))
     return faults
+
+
+def lock_identity(lock_path: Path) -> LockIdentity:
+    """Return a lock as launches record it, with the versions of what its head names as additions.
+
+    Raises:
+        Refusal: If the lock cannot be read, its head breaks its schema, or it contradicts itself.
+    """
+    lock = read_lock(lock_path)
+    versions = expected_packages(lock)
+    additions = {name: versions[name] for name in lock.head.additions if name in versions}
+    return LockIdentity(name=lock_path.name, sha256=lock.sha256, additions=additions)
+
+
+def _making(lock: Lock) -> str:
+    return f"use the environment that `{making_command(lock.path)}` makes, or the image"
 
 
 def _interpreter_faults(lock: Lock) -> Iterator[Fault]:
@@ -64,12 +81,13 @@ def _interpreter_faults(lock: Lock) -> Iterator[Fault]:
             pointer="python",
             found=running,
             expected=f"one of {', '.join(supported)}",
-            fix=f"install one of these, then {MAKE}",
+            fix=f"install one of these, then {_making(lock)}",
         )
 
 
 def _package_faults(lock: Lock, installed: Sequence[Installed]) -> Iterator[Fault]:
-    context, expected = CONTEXT.at(lock.path), expected_packages(lock)
+    make, expected = _making(lock), expected_packages(lock)
+    context = replace(CONTEXT, file=str(lock.path), fix=make)
     versions: dict[str, list[Installed]] = {}
     for package in installed:
         versions.setdefault(package.name, []).append(package)
@@ -98,7 +116,7 @@ def _package_faults(lock: Lock, installed: Sequence[Installed]) -> Iterator[Faul
         yield context.fault(pointer="", found=found, expected="only packages that the lock names")
     else:
         for name, text in extra.items():
-            fix = f"uninstall it (or unset PYTHONPATH, set PYTHONNOUSERSITE=1), or {MAKE}"
+            fix = f"uninstall it (or unset PYTHONPATH, set PYTHONNOUSERSITE=1), or {make}"
             yield context.fault(pointer=name, found=text, expected=f"no {name}: the lock does not name it", fix=fix)
 
 
