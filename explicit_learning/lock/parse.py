@@ -72,6 +72,7 @@ class LockHead:
         compiled_from_source: Normalised names of what only the image's build stage installs.
         base_image: Start of the stages ``devel`` and ``runtime``; empty in a subset.
         subset_of_sha256: SHA-256 of the parent lock; ``None`` if this is not a subset.
+        additions: Normalised names of a subset's packages that its parent lacks.
     """
 
     platform: str
@@ -81,6 +82,7 @@ class LockHead:
     compiled_from_source: tuple[str, ...]
     base_image: Mapping[str, BaseImage]
     subset_of_sha256: str | None
+    additions: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +139,7 @@ class Lock:
             compiled_from_source=tuple(fields["compiled_from_source"]),
             base_image={stage: BaseImage(**image) for stage, image in fields.get("base_image", {}).items()},
             subset_of_sha256=fields["subset_of"]["sha256"] if "subset_of" in fields else None,
+            additions=tuple(fields.get("additions", ())),
         )
 
 

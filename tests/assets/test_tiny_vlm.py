@@ -79,6 +79,18 @@ def test_dimensions_suit_vllm_on_a_cpu() -> None:
         assert text[name] % 32 == 0, name
     assert text["tie_word_embeddings"] is config["tie_word_embeddings"] is True
     assert text["mamba_ssm_dtype"] == "float32"
+    # transformers computes with the inner one, vLLM reads the outer one.
+    assert text["partial_rotary_factor"] == text["rope_parameters"]["partial_rotary_factor"] == 0.5
+
+
+@pytest.mark.slow
+def test_the_configuration_is_the_one_that_the_making_writes(processor: Any) -> None:
+    from assets.making.architecture import make_model
+
+    shipped = json.loads((MODEL / "config.json").read_text())
+    made = make_model(processor.tokenizer).config.to_dict()
+    for part in ("text_config", "vision_config"):
+        assert made[part].items() >= shipped[part].items()
 
 
 @pytest.mark.slow

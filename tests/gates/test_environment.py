@@ -17,11 +17,20 @@ import pytest
 
 from explicit_learning.errors import ExitCode, exit_code_of
 from explicit_learning.files.resources import ROOT
-from explicit_learning.gates.environment import check_environment
+from explicit_learning.gates.environment import check_environment, lock_identity
 from explicit_learning.gates.installed_files import WRONG_RECORDS
-from explicit_learning.lock import CPU_LOCK, FULL_LOCK, expected_packages, read_lock
+from explicit_learning.lock import (
+    CPU_LOCK,
+    FULL_LOCK,
+    VLLM_CPU_LOCK,
+    expected_packages,
+    lock_sha256,
+    making_command,
+    read_lock,
+)
 from explicit_learning.lock.installed import installed_packages, nearest_lock
 from explicit_learning.lock.shadows import shadows
+from explicit_learning.rundir.launches import LockIdentity
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,6 +97,7 @@ def test_missing(tmp_path: Path) -> None:
     ("lock", "advice"),
     [
         (CPU_LOCK, "use the environment that `make -s env` makes, or the image"),
+        (VLLM_CPU_LOCK, "use the environment that `make -s env LOCK=vllm-cpu` makes, or the image"),
         (FULL_LOCK, "use the image, or an environment in which environment.lock is installed"),
     ],
 )
@@ -132,6 +142,38 @@ def test_many_are_told_together(tmp_path: Path) -> None:
     count = len(expected_packages(read_lock(nearest_lock())))
     assert fault.expected == f"{count} more packages"
     assert fault.found.endswith(f" and {count - 12} more")
+
+
+@pytest.mark.parametrize(
+    ("lock", "extra", "faults"),
+    [
+        (VLLM_CPU_LOCK, (), []),
+        (VLLM_CPU_LOCK, ("left-pad==1.0",), ["left-pad"]),
+        (CPU_LOCK, (), ["intel-openmp", "vllm-cpu"]),
+    ],
+)
+def test_an_addition_is_accepted_from_the_lock_that_names_it(
+    tmp_path: Path, lock: Path, extra: tuple[str, ...], faults: list[str]
+) -> None:
+    """Folders stand for an environment: that of the plan's lock with its additions, and what it does not name."""
+    intel = {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64"}
+    added = expected_packages(read_lock(VLLM_CPU_LOCK), intel)
+    here = expected_packages(read_lock(lock))
+    for pin in (*(f"{name}=={added[name]}" for name in ("intel-openmp", "vllm-cpu")), *extra):
+        here.setdefault(pin.partition("==")[0], pin.partition("==")[2])
+    for name, version in here.items():
+        (tmp_path / f"{name.replace('-', '_')}-{version}.dist-info").mkdir()
+    found = check_environment(lock, search_path=[str(tmp_path)])
+    assert [fault.pointer for fault in found] == faults
+    assert all(fault.expected == f"no {fault.pointer}: the lock does not name it" for fault in found)
+    assert all(f"`{making_command(lock)}`" in fault.fix for fault in found)
+
+
+def test_a_launch_records_the_lock_and_its_additions() -> None:
+    found = lock_identity(VLLM_CPU_LOCK)
+    assert (found.name, found.sha256) == ("environment.vllm-cpu.lock", lock_sha256(VLLM_CPU_LOCK))
+    assert found.additions["vllm-cpu"] == "0.31.0"
+    assert lock_identity(CPU_LOCK) == LockIdentity(name=CPU_LOCK.name, sha256=lock_sha256(CPU_LOCK), additions={})
 
 
 def test_user_site_and_pythonpath_count(small: tuple[Path, Path], tmp_path: Path) -> None:

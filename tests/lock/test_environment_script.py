@@ -14,10 +14,13 @@ import pytest
 
 from explicit_learning.files.resources import ROOT
 
-LOCK = "environment.cpu.lock"
+LOCK, VLLM_LOCK = "environment.cpu.lock", "environment.vllm-cpu.lock"
 BASE_PYTHON = str(Path(sys.executable).resolve())
-HASH = hashlib.sha256((ROOT / LOCK).read_bytes()).hexdigest()[:12]
-ENVIRONMENT = f"env-{HASH}-py{sys.version_info.major}.{sys.version_info.minor}"
+ENVIRONMENT, VLLM_ENVIRONMENT = (
+    f"{name}-{hashlib.sha256((ROOT / lock).read_bytes()).hexdigest()[:12]}"
+    f"-py{sys.version_info.major}.{sys.version_info.minor}"
+    for name, lock in (("env", LOCK), ("vllm-cpu", VLLM_LOCK))
+)
 
 
 @pytest.fixture
@@ -25,15 +28,15 @@ def checkout(tmp_path: Path) -> Path:
     """What the script needs of a checkout, in a folder whose name is awkward."""
     root = tmp_path / "a clone, für mich"
     (root / "tools").mkdir(parents=True)
-    for name in ("tools/environment.sh", LOCK, "lint.lock"):
+    for name in ("tools/environment.sh", LOCK, VLLM_LOCK, "lint.lock"):
         shutil.copy(ROOT / name, root / name)
     return root
 
 
-def start(root: Path, cache: Path, **variables: str) -> subprocess.Popen[str]:
+def start(root: Path, cache: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
     environment = {"EXPLICIT_PYTHON": BASE_PYTHON, **os.environ, "EXPLICIT_ENV_CACHE": str(cache), **variables}
     return subprocess.Popen(
-        [shutil.which("bash") or "bash", str(root / "tools" / "environment.sh")],
+        [shutil.which("bash") or "bash", str(root / "tools" / "environment.sh"), *arguments],
         env=environment,
         cwd="/",
         text=True,
@@ -59,13 +62,22 @@ def only(folder: Path, *names: str) -> str:
     return str(folder)
 
 
-def test_a_made_environment_is_found_at_once(checkout: Path, tmp_path: Path) -> None:
-    python = tmp_path / "a cache" / "explicit-learning" / ENVIRONMENT / "bin" / "python"
+@pytest.mark.parametrize(("arguments", "name"), [((), ENVIRONMENT), (("vllm-cpu",), VLLM_ENVIRONMENT)])
+def test_a_made_environment_is_found_at_once(
+    checkout: Path, tmp_path: Path, arguments: tuple[str, ...], name: str
+) -> None:
+    python = tmp_path / "a cache" / "explicit-learning" / name / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.symlink_to(sys.executable)
     begun = time.monotonic()
-    assert finish(start(checkout, tmp_path / "a cache")) == (0, f"{python}\n", "")
+    assert finish(start(checkout, tmp_path / "a cache", *arguments)) == (0, f"{python}\n", "")
     assert time.monotonic() - begun < 2  # 0.1 s alone on a machine
+
+
+def test_an_unknown_environment_is_refused(checkout: Path, tmp_path: Path) -> None:
+    code, out, err = finish(start(checkout, tmp_path, "gpu"))
+    assert (code, out) == (64, "")
+    assert "[vllm-cpu | lint]" in err
 
 
 def test_no_python_is_refused(checkout: Path, tmp_path: Path) -> None:

