@@ -151,7 +151,7 @@ def check_memory(memory: RankMemory, *, file: str | None, plan: Plan) -> tuple[l
             pointer=POINTERS[moment.name],
             found=f"a rank takes at least {_taken(moment)}",
             expected=f"at most {_size(share)}, the memory of {name}",
-            fix=_advice(moment, share, plan),
+            fix=_advice(moment, share, plan, certain=True),
         )
         for moment in refused
     ]
@@ -159,34 +159,32 @@ def check_memory(memory: RankMemory, *, file: str | None, plan: Plan) -> tuple[l
     near = [moment for moment in estimate.planned if moment.size > NEAR * share and moment.name not in refused_names]
     warnings = [
         f"{POINTERS[moment.name]}: with rows as long as planned, a rank takes about {_taken(moment)}, "
-        f"of {_size(share)}, the memory of {name}: {_advice(moment, share, plan)}"
+        f"of {_size(share)}, the memory of {name}: {_advice(moment, share, plan, certain=False)}"
         for moment in near
         if not hopeless
     ]
     return faults, warnings
 
 
-def _advice(moment: Moment, share: int, plan: Plan) -> str:
-    """Return what makes a moment fit."""
+def _advice(moment: Moment, share: int, plan: Plan, *, certain: bool) -> str:
+    """Return what makes a moment fit; candidates of EVI-PO are no part of what is certain."""
     more = "use GPUs with more memory" if plan.hardware.accelerator == "cuda" else "use a machine with more memory"
-    optimisation = plan.optimisation
     if sum(moment.fixed.values()) > share:
         return f"{more}, a smaller model or a lower lora.rank: this does not depend on the rows"
-    match moment.name:
-        case "evaluation":
-            return f"{more}, or plan a smaller generation.evaluation_batch_size"
-        case "sampling":
-            return (
-                f"{more}, or plan a smaller optimisation.per_device_batch_size or fewer "
-                "optimisation.gradient_accumulation_steps: all rows of a step are sampled together"
-            )
-        case "an optimizer step":
-            return f"{more}, or plan a lower lora.rank"
-    less = "optimisation.gradient_checkpointing, " * (not optimisation.gradient_checkpointing)
-    less += "a smaller optimisation.per_device_batch_size with more optimisation.gradient_accumulation_steps"
-    if plan.objective is not None and plan.objective.evi_po is not None:
-        less += ", or a smaller objective.evi_po.max_rows_per_forward"
-    return f"{more}, or plan {less}"
+    if moment.name == "evaluation":
+        return f"{more}, or plan a smaller generation.evaluation_batch_size"
+    if moment.name == "sampling":
+        return (
+            f"{more}, or plan a smaller optimisation.per_device_batch_size or fewer "
+            "optimisation.gradient_accumulation_steps: all rows of a step are sampled together"
+        )
+    ways = [more]
+    if not plan.optimisation.gradient_checkpointing:
+        ways.append("plan optimisation.gradient_checkpointing")
+    if plan.objective is not None and plan.objective.evi_po is not None and not certain:
+        ways.append("plan a smaller objective.evi_po.max_rows_per_forward")
+    smaller = "plan a smaller optimisation.per_device_batch_size with more optimisation.gradient_accumulation_steps"
+    return f"{', '.join(ways)}, or {smaller}"
 
 
 def memory_text(memory: RankMemory) -> str:

@@ -255,7 +255,7 @@ def test_each_moment_that_cannot_fit_is_named_at_once_with_what_makes_it_smaller
     of = plan(optimisation__gradient_checkpointing=False)
     large = [moment(BACKWARD, rows=2 * H200), moment(SAMPLING, rows=3 * H200)]
     (backward, sampling), (evaluation,) = checked(large, [*large, moment(EVALUATION, rows=H200)], of=of)
-    assert "optimisation.gradient_checkpointing, a smaller" in backward.fix
+    assert "memory, plan optimisation.gradient_checkpointing, or plan a smaller" in backward.fix
     assert "per_device_batch_size with more optimisation.gradient_accumulation_steps" in backward.fix
     # More accumulation steps are more rows that are sampled together.
     assert "fewer optimisation.gradient_accumulation_steps" in sampling.fix
@@ -266,8 +266,13 @@ def test_each_moment_that_cannot_fit_is_named_at_once_with_what_makes_it_smaller
     terms = EviPo(
         adapter_version="evi_po/1", lambda_dir=1, lambda_ev=1, kappa=1, margin=1, tau=1, max_rows_per_forward=8
     )
-    (backward, _), _ = checked(large, [], of=replace(of, objective=replace(of.objective, evi_po=terms)))
-    assert backward.fix.endswith("or a smaller objective.evi_po.max_rows_per_forward")
+    evi_po = replace(of, objective=replace(of.objective, evi_po=terms))
+    (backward, _), _ = checked(large, large, of=evi_po)
+    assert "max_rows_per_forward" not in backward.fix
+    _, (warning,) = checked([], [moment(BACKWARD, rows=H200)], of=evi_po)
+    assert (
+        "optimisation.gradient_checkpointing, plan a smaller objective.evi_po.max_rows_per_forward, or plan" in warning
+    )
 
 
 def test_what_no_batch_makes_fit_is_said_once_and_not_as_a_matter_of_rows() -> None:
