@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "run"]
 
 # Of pytest's markers: what takes long, and what needs more than an image has.
-LEFT_OUT = "not (slow or training or container or nodes or chaos or kernels or checkout)"
+LEFT_OUT = "not (slow or training or container or nodes or chaos or kernels or vllm or checkout)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
