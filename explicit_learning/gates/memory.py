@@ -167,7 +167,7 @@ def check_memory(memory: RankMemory, *, file: str | None, plan: Plan) -> tuple[l
 
 
 def _advice(moment: Moment, share: int, plan: Plan, *, certain: bool) -> str:
-    """Return what makes a moment fit; candidates of EVI-PO are no part of what is certain."""
+    """Return what makes a moment fit; what is certain leaves EVI-PO's candidates out."""
     more = "use GPUs with more memory" if plan.hardware.accelerator == "cuda" else "use a machine with more memory"
     if sum(moment.fixed.values()) > share:
         return f"{more}, a smaller model or a lower lora.rank: this does not depend on the rows"

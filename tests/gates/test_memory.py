@@ -270,9 +270,8 @@ def test_each_moment_that_cannot_fit_is_named_at_once_with_what_makes_it_smaller
     (backward, _), _ = checked(large, large, of=evi_po)
     assert "max_rows_per_forward" not in backward.fix
     _, (warning,) = checked([], [moment(BACKWARD, rows=H200)], of=evi_po)
-    assert (
-        "optimisation.gradient_checkpointing, plan a smaller objective.evi_po.max_rows_per_forward, or plan" in warning
-    )
+    less = "optimisation.gradient_checkpointing, plan a smaller objective.evi_po.max_rows_per_forward, or plan a"
+    assert less in warning
 
 
 def test_what_no_batch_makes_fit_is_said_once_and_not_as_a_matter_of_rows() -> None:
