@@ -36,7 +36,11 @@ printf '#!/bin/sh\nexec /opt/env/bin/python %s/entrypoint.py "$@"\n' "$root" >/u
 chmod 755 /usr/local/bin/el
 
 # An image whose environment is not the lock's, file by file, would refuse every plan.
-/opt/env/bin/python "$root/entrypoint.py" lock check --deep
+case $LOCK in
+    full) lock=environment.lock ;;
+    *) lock=environment.cpu.lock ;;
+esac
+/opt/env/bin/python "$root/entrypoint.py" lock check --deep --lock "$root/$lock"
 
 cd /work
 /opt/env/bin/python "$root/entrypoint.py" freeze "$root/plans/demo/intervention_grpo.json" -o plan.json

@@ -128,7 +128,9 @@ def measure(test: Selftest, name: str, **arguments: str | int) -> dict[str, Any]
         raise CONTEXT.refusal(
             found=f"{name}: {error}",
             expected="a result within that time",
-            fix="NCCL_DEBUG=INFO shows where NCCL waits; with PCIe switches, IOMMU or ACS settings can block GPUs",
+            fix="NCCL_DEBUG=INFO shows where NCCL waits; with PCIe switches, IOMMU or ACS settings can block GPUs"
+            if name == "all-reduce"
+            else "use a smaller model or a faster machine, or end what else runs on it",
         ) from None
     answer = output.strip().rpartition(b"\n")[2]  # libraries may print above it
     if code != ExitCode.DONE:

@@ -15,6 +15,7 @@ from explicit_learning.gates.machine import available_memory_bytes
 from explicit_learning.gates.memory_estimate import estimate_memory
 from explicit_learning.gates.nvml import Inventory
 from explicit_learning.gates.visible import visible_devices
+from explicit_learning.plan.geometry import Geometry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -124,7 +125,7 @@ def rank_memory(
     limit = memory_limit(plan.hardware, nodes=nodes, environ=environ, inventory=inventory)
     try:
         estimate = estimate_memory(plan, model, rows=rows, gpu_bytes=limit.total_bytes if limit else None)
-    except (Refusal, OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (Refusal, OSError, ValueError):
         return None
     return RankMemory(estimate=estimate, limit=limit)
 
@@ -174,6 +175,10 @@ def _advice(moment: Moment, share: int, plan: Plan, *, certain: bool) -> str:
     if moment.name == "evaluation":
         return f"{more}, or plan a smaller generation.evaluation_batch_size"
     if moment.name == "sampling":
+        if Geometry.of(plan).rows_per_rank == plan.generation.num_generations:
+            return (
+                f"{more}, or plan a smaller generation.num_generations: all completions of a group are sampled together"
+            )
         return (
             f"{more}, or plan a smaller optimisation.per_device_batch_size or fewer "
             "optimisation.gradient_accumulation_steps: all rows of a step are sampled together"
@@ -183,8 +188,11 @@ def _advice(moment: Moment, share: int, plan: Plan, *, certain: bool) -> str:
         ways.append("plan optimisation.gradient_checkpointing")
     if plan.objective is not None and plan.objective.evi_po is not None and not certain:
         ways.append("plan a smaller objective.evi_po.max_rows_per_forward")
-    smaller = "plan a smaller optimisation.per_device_batch_size with more optimisation.gradient_accumulation_steps"
-    return f"{', '.join(ways)}, or {smaller}"
+    if plan.optimisation.per_device_batch_size > 1:
+        ways.append(
+            "plan a smaller optimisation.per_device_batch_size with more optimisation.gradient_accumulation_steps"
+        )
+    return ", or ".join([", ".join(ways[:-1]), ways[-1]] if len(ways) > 1 else ways)
 
 
 def memory_text(memory: RankMemory) -> str:

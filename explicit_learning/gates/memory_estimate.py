@@ -21,6 +21,7 @@ layer (in bytes):
 * activations: R T h e for each layer with checkpointing, and the values of one layer, computed again; without it,
   R T times the values of all layers.
 * logits, 8 R C min(V, 32768): TRL 1.16 computes the output layer in tiles of that many rows, and their gradient.
+* images: the values of all patches of the rows, as the processor writes them in float32. RL keeps those of all S rows.
 * kv cache: S T times key and value features for each full layer, and the state of each gated-delta layer.
 * sampling: the forward of the prompts, one for each group, of which one layer is there at a time, and 32 S V for a
   position's logits, 64 S V where top_p is below 1. Evaluation takes 24 E V for E rows: it draws nothing.
@@ -75,7 +76,7 @@ class Moment:
     Attributes:
         name: What it does then.
         fixed: What no row changes, by part: runtime, weights, adapters, gradients, optimizer, vllm. Unit: bytes.
-        rows: What grows with the rows, by part: activations, logits, kv cache, sampling. Unit: bytes.
+        rows: What grows with the rows, by part: activations, images, logits, kv cache, sampling. Unit: bytes.
     """
 
     name: MomentName
@@ -165,6 +166,8 @@ def estimate_memory(
     planned = [Moment(name="a backward pass", fixed={**runtime, **step}, rows=backward)]
     tokens = generation.max_prompt_tokens, generation.max_completion_tokens
     together = geometry.rows_per_rank
+    shown = _shown(plan, rows) * dimensions.vision.patches_per_token * dimensions.vision.patch_values * FLOAT32
+    backward["images"] = shown * (together if plan.samples else geometry.batch)
     if plan.samples and not (plan.vllm and plan.vllm.use):
         fixed = {**loaded, "gradients": buckets}
         drawn = SAMPLED_COPIES if generation.top_p == 1 else NUCLEUS_COPIES
@@ -173,13 +176,21 @@ def estimate_memory(
         many = _sampling(plan, dimensions, (prompts, together), tokens, GENERATE_COPIES + drawn)
         few["sampling"] = max(few.pop("prompts"), few.pop("logits"))
         many["sampling"] = many.pop("prompts") + many.pop("logits")
+        many["images"] = backward["images"]
         least.append(Moment(name="sampling", fixed={**certain, **fixed, **kept}, rows=few))
         planned.append(Moment(name="sampling", fixed={**runtime, **fixed, **moments}, rows=many))
     together = min(generation.evaluation_batch_size, rows.evaluation if rows else generation.evaluation_batch_size)
     answered = _sampling(plan, dimensions, (together, together), tokens, GENERATE_COPIES + GREEDY_COPIES)
     answered["sampling"] = answered.pop("prompts") + answered.pop("logits")
+    answered["images"] = shown * together
     planned.append(Moment(name="evaluation", fixed={**runtime, "weights": weights, "adapters": adapter}, rows=answered))
     return MemoryEstimate(certain=tuple(least), planned=tuple(planned))
+
+
+def _shown(plan: Plan, rows: RowSizes | None) -> int:
+    """Return the most image tokens of a row."""
+    limit = plan.generation.max_prompt_tokens
+    return min(rows.images.most, limit) if rows else limit
 
 
 def _backward(
@@ -197,7 +208,7 @@ def _backward(
         targets=targets,
     )
     tokens = generation.max_prompt_tokens + generation.max_completion_tokens
-    shown = min(rows.images.most, generation.max_prompt_tokens) if rows else generation.max_prompt_tokens
+    shown = _shown(plan, rows)
 
     def forward(count: int) -> int:
         return kept_of.text(count, tokens) + kept_of.vision(count, shown)

@@ -38,7 +38,15 @@ SIZES = {
         "linear_value_head_dim",
         "linear_conv_kernel_dim",
     ),
-    "vision_config": ("depth", "hidden_size", "intermediate_size", "spatial_merge_size"),
+    "vision_config": (
+        "depth",
+        "hidden_size",
+        "intermediate_size",
+        "spatial_merge_size",
+        "in_channels",
+        "patch_size",
+        "temporal_patch_size",
+    ),
 }
 
 

@@ -25,12 +25,14 @@ class Vision:
         hidden: Features of a patch.
         intermediate: Features inside a block's MLP.
         patches_per_token: Patches that become one image token.
+        patch_values: Values of a patch, as the processor writes them.
     """
 
     depth: int
     hidden: int
     intermediate: int
     patches_per_token: int
+    patch_values: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,5 +110,6 @@ class Dimensions:
                 hidden=vision["hidden_size"],
                 intermediate=vision["intermediate_size"],
                 patches_per_token=vision["spatial_merge_size"] ** 2,
+                patch_values=vision["in_channels"] * vision["temporal_patch_size"] * vision["patch_size"] ** 2,
             ),
         )

@@ -31,7 +31,8 @@ sys.exit(code)
 def doctor(nvml: Any, *arguments: str, **environ: str) -> tuple[int, str]:
     done = subprocess.run(
         [sys.executable, "-c", DOCTOR, *arguments],
-        env=nvml.environ | environ,
+        # Somewhere else than in the program's folder, which cannot be written in an image.
+        env=nvml.environ | {"EXPLICIT_RUNS": str(nvml.answers.parent / "runs")} | environ,
         cwd=ROOT,
         capture_output=True,
         text=True,

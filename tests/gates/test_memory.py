@@ -46,6 +46,8 @@ def test_dimensions_are_those_of_the_shipped_model() -> None:
     assert (found.parameters, found.hidden, found.vocabulary) == (PARAMETERS, 96, 448)
     assert (found.full_layers, found.linear_layers, found.linear_state) == (2, 1, 32 * 32)
     assert (found.query, found.key, found.vision.patches_per_token) == (96, 32, 4)
+    # Two frames of three colours, 16 x 16 pixels each.
+    assert found.vision.patch_values == 2 * 3 * 16 * 16
 
 
 def moments(found: tuple[Moment, ...]) -> dict[str, dict[str, int]]:
@@ -74,6 +76,8 @@ def test_what_grows_with_rows_follows_from_the_plans_caps() -> None:
     assert found["sampling"]["kv cache"] == 32 * cache
     assert found["sampling"]["sampling"] == 4 * 100 * (96 + 2 * 192) * 4 + 4 * (6 + 2) * 32 * 448
     assert found["a backward pass"]["logits"] == 8 * 8 * 20 * 448
+    # The patches of all sampled rows stay: four of 1536 values for an image token.
+    assert found["a backward pass"]["images"] == found["sampling"]["images"] == 32 * 100 * 4 * 1536 * 4
     nucleus = moments(estimate(plan(**sizes, generation__top_p=0.9)).planned)["sampling"]
     assert nucleus["sampling"] - found["sampling"]["sampling"] == 4 * 8 * 32 * 448
     again = moments(estimate(plan(**sizes, optimisation__gradient_checkpointing=True)).planned)
@@ -94,7 +98,8 @@ def test_the_rows_of_an_evaluation_are_those_that_there_are() -> None:
         known = rows and RowSizes(images=ImageTokens(fewest=4, most=4), text=10, evaluation=rows)
         found = moments(estimate(of, rows=known or None).planned)["evaluation"]
         assert found["kv cache"] + found["sampling"] == together * answered
-        assert found.keys() == {"runtime", "weights", "adapters", "kv cache", "sampling"}
+        assert found["images"] == together * (4 if known else 100) * 4 * 1536 * 4
+        assert found.keys() == {"runtime", "weights", "adapters", "images", "kv cache", "sampling"}
 
 
 def test_more_evaluation_rows_than_fit_are_a_warning() -> None:
@@ -182,7 +187,7 @@ def test_evi_po_adds_one_forward_of_candidates_and_vllm_its_share() -> None:
     assert "sampling" not in moments(found.certain) | moments(found.planned)
 
 
-@pytest.mark.parametrize("config", ["[]", "{", '{"model_type": "llama"}'])
+@pytest.mark.parametrize("config", ["[]", "{"])
 def test_what_its_own_check_refuses_is_not_estimated(tmp_path: Path, config: str) -> None:
     (tmp_path / "config.json").write_text(config)
     assert rank_memory(plan(), tmp_path, environ={}, inventory=NO_GPU) is None

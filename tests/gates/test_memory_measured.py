@@ -39,8 +39,6 @@ def kept_by(model: Any, forward: Any) -> int:
 def planned_activations(of: Plan, model: Path, targets: Any) -> Activations:
     """Return what is counted for a plan on a CPU without checkpointing, with adapters on these modules."""
     linear, dimensions = linear_modules(model), Dimensions.of_model(model)
-    assert linear is not None
-    assert dimensions is not None
     return Activations(
         model=dimensions,
         item=4 if of.model.dtype == "float32" else 2,
@@ -136,10 +134,12 @@ def test_choosing_a_token_holds_so_many_copies_of_the_logits(choice: str, copies
 
     from explicit_learning.training import constraint
 
-    class AnyToken:
-        def fill_next_token_bitmask(self, bitmask: Any, row: int) -> None:
-            bitmask[row] = -1
+    class AllTokens:
+        def batch_fill_next_token_bitmask(self, matchers: list[Any], bitmask: Any, indices: list[int]) -> None:
+            assert len(matchers) == len(indices)
+            bitmask[indices] = -1
 
+    class AnyToken:
         def accept_token(self, token: int) -> bool:
             return token >= 0
 
@@ -152,6 +152,7 @@ def test_choosing_a_token_holds_so_many_copies_of_the_logits(choice: str, copies
         mass=constraint.AllowedMass(),
         temperature=1.0,
         matchers=[AnyToken() for _ in range(rows)],
+        filler=AllTokens(),
         log_probs=[[] for _ in range(rows)],
         bitmask=torch.zeros(rows, vocabulary // 32, dtype=torch.int32),
         done=[False] * rows,

@@ -31,7 +31,8 @@ def real_shape(folder: Path) -> Path:
     config = {
         "model_type": "qwen3_5",
         "text_config": text | {"layer_types": kinds},
-        "vision_config": vision | {"spatial_merge_size": 2},
+        "vision_config": vision
+        | {"spatial_merge_size": 2, "in_channels": 3, "patch_size": 16, "temporal_patch_size": 2},
     }
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
