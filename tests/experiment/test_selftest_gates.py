@@ -31,12 +31,14 @@ def machine(*gpus: Gpu, driver: str = LOCKED) -> Inventory:
 
 @pytest.fixture(autouse=True)
 def sound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An H200 under the lock's own driver, in the lock's environment, with a compiler and its headers."""
+    """An H200 under the lock's own driver, in a checkout with the lock's environment, a compiler and its headers."""
     for name in ("CUDA_VISIBLE_DEVICES", "WORLD_SIZE", "RANK", "EXPLICIT_REPORT_TO", "CC"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(selftest_gates, "read_inventory", lambda: machine(gpu()))
     monkeypatch.setattr(selftest_gates, "check_environment", lambda _: [])
     monkeypatch.setattr(selftest_gates, "check_compiler", lambda _: [])
+    monkeypatch.setattr(selftest_gates, "baked_identity", lambda: None)
+    monkeypatch.setattr(selftest_gates, "check_image", lambda _, **__: [])
     monkeypatch.setattr(selftest_gates, "code_faults", lambda: ())
 
 
@@ -104,6 +106,15 @@ def test_a_gpu_that_there_are_no_kernels_for_is_refused(monkeypatch: pytest.Monk
     (fault,) = found()
     assert (fault.gate, fault.exit_code) == ("kernels", ExitCode.HARDWARE)
     assert "compute capability 12.0" in fault.found
+    # Its own plans are strict: the advice is about another plan.
+    assert "`el smoke`" in fault.fix
+
+
+def test_without_a_gpu_no_kernels_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selftest_gates, "read_inventory", lambda: NO_DRIVER)
+    monkeypatch.setattr(selftest_gates, "check_kernels", lambda *_, **__: [OTHER_PACKAGE])
+    (fault,) = found()
+    assert (fault.gate, STEPS in fault.expected) == ("hardware", True)
 
 
 def test_a_missing_compiler_is_told_for_gpus_and_not_for_a_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
