@@ -36,6 +36,7 @@ printf '#!/bin/sh\nexec /opt/env/bin/python %s/entrypoint.py "$@"\n' "$root" >/u
 chmod 755 /usr/local/bin/el
 
 # An image whose environment is not the lock's, file by file, would refuse every plan.
+# shellcheck disable=SC2153 # a build argument
 case $LOCK in
     full) lock=environment.lock ;;
     *) lock=environment.cpu.lock ;;
