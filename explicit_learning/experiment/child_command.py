@@ -72,7 +72,7 @@ def ask_process(
 
     Raises:
         TimeoutError: If it was killed.
-        OSError: If there is no temporary folder for its output.
+        OSError: If no temporary file can be made for its output.
     """
     with tempfile.TemporaryFile() as answer:  # a pipe would stay open for as long as any rank does
         with subprocess.Popen(command, stdout=answer, env=environment) as process:  # noqa: S603 - the program itself

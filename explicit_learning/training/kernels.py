@@ -75,8 +75,8 @@ def prepare_layer_functions(accelerator: str, *, strict: bool) -> None:
         strict: Whether no kernel may be chosen by timing.
 
     Raises:
-        Refusal: If a compiled function cannot be imported (78), or there is no configuration of the kernels for this
-            GPU (69).
+        Refusal: If a compiled function cannot be imported (78), or no kernel configuration is committed for this GPU
+            (69).
     """
     import torch
 

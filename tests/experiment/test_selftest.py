@@ -61,7 +61,7 @@ def test(tmp_path: Path) -> Selftest:
         out=tmp_path / "out",
         model=None,
         stop=StopRequest(),
-        count_steps=lambda _plan, _steps: SimpleNamespace(loss_tokens=1),  # type: ignore[arg-type,return-value]
+        count_steps=lambda _plan, _steps: SimpleNamespace(loss_tokens=1),  # type: ignore[arg-type,return-value] # nothing else is read
     )
 
 

@@ -129,7 +129,7 @@ def compile_instead_of_launching(
     chosen: dict[str, dict[str, Any]] = {}
     launch = JITFunction.run
 
-    def compile_only(kernel: JITFunction, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:  # noqa: ARG001
+    def compile_only(kernel: JITFunction, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:  # noqa: ARG001 - the launcher's own arguments
         result = launch(kernel, *args, grid=grid, warmup=True, **options)
         if result.metadata.shared > gpu.shared_memory:
             if choose:

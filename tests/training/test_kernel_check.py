@@ -91,7 +91,7 @@ def test_functions_get_tensors_in_the_layout_that_the_layer_gives_them(
             layouts[name].add(tuple(one > other for one, other in itertools.pairwise(strides)) if sizes else ())
             return function(first, *args, **kwargs)
 
-        noted.implementation, noted.torch_function = function.implementation, function.torch_function  # type: ignore[attr-defined]
+        noted.implementation, noted.torch_function = function.implementation, function.torch_function  # type: ignore[attr-defined] # as the binding marks its functions
         monkeypatch.setattr(sys.modules[MODEL_MODULE], name, noted)
     check_kernels(config, attention="eager", dtype=torch.float32, device=CPU)
     checked = {name: set(found) for name, found in layouts.items()}
@@ -113,7 +113,7 @@ def test_a_function_that_computes_something_else_is_found_by_name(
         result = function(*args, **kwargs)
         return (result[0] * 1.1, result[1]) if isinstance(result, tuple) else result * 1.1
 
-    wrong.implementation, wrong.torch_function = wrong, function.torch_function  # type: ignore[attr-defined]
+    wrong.implementation, wrong.torch_function = wrong, function.torch_function  # type: ignore[attr-defined] # as the binding marks its functions
     monkeypatch.setattr(sys.modules[MODEL_MODULE], name, wrong)
     checks = check_kernels(config, attention="eager", dtype=torch.float32, device=CPU)
     with pytest.raises(Refusal) as caught:
@@ -129,7 +129,7 @@ def test_a_wrong_gradient_alone_is_found(config: Any, monkeypatch: pytest.Monkey
     def wrong(query: Any, *args: Any, **kwargs: Any) -> Any:
         return function(query.detach() + 0 * query, *args, **kwargs)
 
-    wrong.implementation, wrong.torch_function = wrong, function.torch_function  # type: ignore[attr-defined]
+    wrong.implementation, wrong.torch_function = wrong, function.torch_function  # type: ignore[attr-defined] # as the binding marks its functions
     monkeypatch.setattr(sys.modules[MODEL_MODULE], name, wrong)
     first = check_kernels(config, attention="eager", dtype=torch.float32, device=CPU)[0]
     assert first == KernelCheck(name="wrong", forward=0.0, backward=1.0)

@@ -72,7 +72,7 @@ def test_on_a_gpu_the_model_calls_the_compiled_functions_with_the_arguments_they
         module = sys.modules.get(part.module)
         if not isinstance(module, ModuleType) or not hasattr(module, "made_by_test"):
             module = ModuleType(part.module)
-            module.made_by_test = True  # type: ignore[attr-defined]
+            module.made_by_test = True  # type: ignore[attr-defined] # a mark of this test
             monkeypatch.setitem(sys.modules, part.module, module)
         setattr(module, part.compiled, compiled)
     bind_layer_functions("cuda")

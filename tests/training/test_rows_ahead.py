@@ -83,7 +83,7 @@ def test_each_rank_gets_the_batches_that_accelerate_gives_it(
     for rank in range(ranks):
         plain: DataLoader[int] = DataLoader(Rows(count), batch_size=batch_size, drop_last=True, collate_fn=list)
         expected = list(
-            prepare_data_loader(plain, num_processes=ranks, process_index=rank, put_on_device=False)  # type: ignore[no-untyped-call]
+            prepare_data_loader(plain, num_processes=ranks, process_index=rank, put_on_device=False)  # type: ignore[no-untyped-call] # accelerate names no types here
         )
         loader, rows = loader_of(
             Rows(count), threads=threads, ahead=ahead, batch_size=batch_size, ranks=ranks, rank=rank
@@ -99,7 +99,7 @@ def test_a_resumed_run_goes_on_at_its_batch_and_builds_no_row_before_it(skipped:
     rows = Rows(12)
     loader, built = loader_of(rows, threads=threads)
     with closing(built):
-        resumed = list(skip_first_batches(loader, skipped))  # type: ignore[no-untyped-call]
+        resumed = list(skip_first_batches(loader, skipped))  # type: ignore[no-untyped-call] # accelerate names no types here
     assert resumed == [[2 * batch, 2 * batch + 1] for batch in range(skipped, 6)]
     assert sorted(rows.begun) == list(range(2 * skipped, 12))
 
