@@ -1,4 +1,4 @@
-"""Settings that are legal, but under which a run trains less than it looks, or nothing at all.
+"""Settings that are legal, but without effect, or under which a run trains less than it looks, or nothing at all.
 
 Such a run completes like any other, so what it leaves out is said, with numbers, when its plan is frozen and checked.
 """
@@ -9,6 +9,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.arms import ARMS
+from explicit_learning.files.schema import load_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,11 +18,13 @@ __all__ = ["idle_settings", "warmup_steps"]
 
 
 def idle_settings(plan: dict[str, Any]) -> Iterator[str]:
-    """Yield a warning for each setting of a valid plan under which something is not trained."""
+    """Yield a warning for each setting of a valid plan that has no effect or under which something is not trained."""
     yield from _warmup(plan["optimisation"])
     if plan["reward"] is not None:
         yield from _reward(plan["reward"])
     objective, arm = plan["objective"], ARMS[plan["arm"]]
+    if arm.is_sft:
+        yield from _probe(plan["generation"], arm.name)
     if objective is None:
         return
     papo = objective["papo"]
@@ -53,6 +56,16 @@ def _warmup(optimisation: dict[str, Any]) -> Iterator[str]:
             f"/optimisation/warmup_ratio: {optimisation['warmup_ratio']:g}: all {steps} steps are warm-up: the "
             f"learning rate rises from 0 to {highest:g} and never reaches {rate:g}"
         )
+
+
+def _probe(generation: dict[str, Any], arm: str) -> Iterator[str]:
+    fields = load_schema("plan")["properties"]["generation"]["properties"]
+    for name in ("probe_interval", "probe_tolerance"):
+        if generation[name] != fields[name]["default"]:
+            yield (
+                f"/generation/{name}: {generation[name]:g}: it has no effect: the arm {arm} samples no completions, so "
+                "there is no sampler to probe"
+            )
 
 
 def _reward(reward: dict[str, Any]) -> Iterator[str]:

@@ -130,6 +130,9 @@ class Generation:
     temperature: float
     top_p: float
     evaluation_batch_size: int
+    evaluation_engine: Literal["exact", "vllm"]
+    probe_interval: int
+    probe_tolerance: float | None
     terminal_token_ids: tuple[int, ...]
     answer_regex: str
 

@@ -223,9 +223,16 @@ def test_an_arm_without_a_term_weighs_it_with_nothing() -> None:
             {"/arm": "papo", "/objective/papo": PAPO | {"gamma": 0, "eta_aug": 0, "eta_ori": 0}},
             "/objective/papo: gamma, eta_aug and eta_ori are 0",
         ),
+        ({"/generation/probe_interval": 50, "/generation/probe_tolerance": 0.5}, None),
+        (SFT | {"/generation/evaluation_engine": "vllm"}, None),
+        (
+            SFT | {"/generation/probe_interval": 50},
+            "/generation/probe_interval: 50: it has no effect: the arm sft_certificate samples no completions",
+        ),
+        (SFT | {"/generation/probe_tolerance": 0.5}, "/generation/probe_tolerance: 0.5: it has no effect"),
     ],
 )
-def test_a_plan_that_trains_less_than_it_looks_has_a_warning(changes: dict[str, Any], told: str | None) -> None:
+def test_a_setting_without_its_effect_has_a_warning(changes: dict[str, Any], told: str | None) -> None:
     found = warnings(plan_with(changes))
     assert len(found) == (told is not None)
     assert told is None or told in found[0]
