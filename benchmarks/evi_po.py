@@ -63,9 +63,9 @@ def rows_of(groups: int, side: int) -> list[ScoreRow]:
     from transformers import AutoProcessor
 
     from explicit_learning.data.prompt import TEMPLATE_OPTIONS, prompt_messages
-    from explicit_learning.training.encoded_views import EncodedView
     from explicit_learning.training.objectives.candidates import tokenise_candidates
     from explicit_learning.training.objectives.scoring import ScoreRow
+    from explicit_learning.training.rollouts.encoded_views import EncodedView
 
     processor: Any = AutoProcessor.from_pretrained(str(MODEL), local_files_only=True)
     generator = torch.Generator().manual_seed(0)

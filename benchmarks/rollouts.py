@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from explicit_learning.data.rows import View
-    from explicit_learning.training.constraint import Completions, Constraint
-    from explicit_learning.training.encoded_views import ViewEncoder
+    from explicit_learning.training.rollouts.constraint import Constraint
+    from explicit_learning.training.rollouts.encoded_views import ViewEncoder
+    from explicit_learning.training.rollouts.generation import Completions
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -83,9 +84,9 @@ class Rollouts:
         from explicit_learning.data.answers import ANSWER_SCHEMA_REGEX
         from explicit_learning.data.images import ImageStore
         from explicit_learning.plan.typed_plan import Model
-        from explicit_learning.training.constraint import compile_constraint
-        from explicit_learning.training.encoded_views import ViewEncoder
         from explicit_learning.training.policy import load_base, load_processor
+        from explicit_learning.training.rollouts.constraint import compile_constraint
+        from explicit_learning.training.rollouts.encoded_views import ViewEncoder
 
         torch.set_num_threads(1)
         settings = Model(
@@ -132,7 +133,7 @@ class Rollouts:
 
     def shared_inputs(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return the inputs of the prompts, and those of all rows, as the trainer makes them."""
-        from explicit_learning.training.encoded_views import model_inputs
+        from explicit_learning.training.rollouts.encoded_views import model_inputs
 
         encoder, each = self.new_encoder(), self.options.completions
         rows = [encoder.encode(view, "What is here?", ()) for view in self.views for _ in range(each)]
@@ -143,11 +144,14 @@ class Rollouts:
         """Sample all completions, each with numbers of its own, from inputs with a row for so many of them."""
         import torch
 
-        from explicit_learning.training.constraint import Sampled, generate_constrained, uniforms
+        from explicit_learning.training.rollouts.choosers import Sampled, stream_key, uniforms
+        from explicit_learning.training.rollouts.generation import generate_constrained
 
         numbers = torch.stack(
             [
-                uniforms(seed=0, slot_id=view.view_id, visit=0, generation=number, count=self.options.tokens)
+                uniforms(
+                    stream_key(seed=0, slot_id=view.view_id, visit=0, generation=number), count=self.options.tokens
+                )
                 for view in self.views
                 for number in range(self.options.completions)
             ]
@@ -217,7 +221,7 @@ def compare_grammars(rollouts: Rollouts) -> dict[str, float]:
     import xgrammar
 
     from explicit_learning.data.answers import ANSWER_SCHEMA_REGEX
-    from explicit_learning.training.grammar_cache import compiled_grammar
+    from explicit_learning.training.rollouts.grammar_cache import compiled_grammar
 
     tokens = xgrammar.TokenizerInfo.from_huggingface(
         rollouts.processor.tokenizer,

@@ -123,6 +123,7 @@ def build_marker(finished: FinishedRun, counts: Counts, totals: LaunchTotals) ->
         differences=differences(machines),
         gpus=tuple(report.gpu for report in finished.reports),
         sampler_agreement=first.sampler_agreement,
+        rollouts=first.rollouts,
         kernel_checks=first.kernel_checks,
         layer_functions=first.layer_functions,
         resume_probe=resume_probe(run),

@@ -52,6 +52,7 @@ def broken_completion_rules(
         *_parameters(reports),
         *_layer_functions(reports),
         *_weights(reports, adapter_tensors_sha256),
+        *_rollouts(plan, reports),
         *_terms(plan, recounts, reports),
     ]
     if not plan.samples:
@@ -124,6 +125,26 @@ def _weights(reports: Sequence[RankReport], adapter_tensors_sha256: str) -> Iter
             found = f"digest {report.final_adapter_tensors_sha256} on rank {report.rank}"
             expected = f"digest {adapter_tensors_sha256}, as in the saved adapter"
             yield _fault("final_adapter_tensors_sha256", found, expected)
+
+
+def _rollouts(plan: Plan, reports: Sequence[RankReport]) -> Iterator[Fault]:
+    """The planned engine sampled, its base weights did not change, and no probe found another policy."""
+    planned = None if plan.vllm is None else "vllm" if plan.vllm.use else "exact"
+    for report in reports:
+        rollouts = report.rollouts
+        engine = None if rollouts is None else rollouts.engine
+        if engine != planned:
+            yield _fault("rollouts/engine", f"{found_text(engine)} on rank {report.rank}", f"{planned}, as planned")
+        if rollouts is None:
+            continue
+        if rollouts.engine_base_before_sha256 != rollouts.engine_base_after_sha256:
+            found = f"digest {rollouts.engine_base_after_sha256} on rank {report.rank}"
+            expected = f"digest {rollouts.engine_base_before_sha256}, as when the engine started"
+            yield _fault("rollouts/engine_base_after_sha256", found, expected)
+        for number, probe in enumerate(rollouts.probes):
+            if probe.mean > probe.tolerance:
+                expected = f"at most {probe.tolerance:.4g}: sampler and trainer are one policy"
+                yield _fault(f"rollouts/probes/{number}/mean", f"{probe.mean:.4g} on rank {report.rank}", expected)
 
 
 def _terms(plan: Plan, recounts: Sequence[RankRecount], reports: Sequence[RankReport]) -> Iterator[Fault]:

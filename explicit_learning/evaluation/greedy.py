@@ -18,9 +18,11 @@ from explicit_learning.evaluation.summary import Answer, Answered
 from explicit_learning.plan.typed_plan import Reward
 from explicit_learning.rewards import REWARD_VERSION, score
 from explicit_learning.training.arguments import TEMPLATE_OPTIONS
-from explicit_learning.training.constraint import Greedy, compile_constraint, generate_constrained
 from explicit_learning.training.determinism import apply_determinism
 from explicit_learning.training.policy import load_base, load_processor
+from explicit_learning.training.rollouts.choosers import Greedy
+from explicit_learning.training.rollouts.constraint import compile_constraint
+from explicit_learning.training.rollouts.generation import generate_constrained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.data.rows import SlotRow
     from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
-    from explicit_learning.training.constraint import Constraint
+    from explicit_learning.training.rollouts.constraint import Constraint
 
 __all__ = ["answer_rows", "evaluate", "model_inputs"]
 

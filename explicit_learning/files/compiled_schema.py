@@ -106,7 +106,7 @@ def _const(schema: Any, _definitions: _Definitions) -> Check:
 
 def _enum(schema: Any, _definitions: _Definitions) -> Check:
     allowed = frozenset(schema["enum"])
-    return lambda instance: type(instance) is str and instance in allowed
+    return lambda instance: (instance is None or type(instance) is str) and instance in allowed
 
 
 def _pattern(schema: Any, _definitions: _Definitions) -> Check:

@@ -16,7 +16,14 @@ from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.typed_json import RESTORE, document, read_document, to_json, write_document
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.launches import Change, Machine
-from explicit_learning.rundir.rank_report import KernelCheck, LossTerm, RankGpu, SamplerAgreement, TrainableParameter
+from explicit_learning.rundir.rank_report import (
+    KernelCheck,
+    LossTerm,
+    RankGpu,
+    RolloutReport,
+    SamplerAgreement,
+    TrainableParameter,
+)
 from explicit_learning.rundir.run_manifest import PlanIdentities
 
 if TYPE_CHECKING:
@@ -253,6 +260,7 @@ class CompletionMarker:
     differences: tuple[Difference, ...]
     gpus: tuple[RankGpu | None, ...]
     sampler_agreement: SamplerAgreement | None
+    rollouts: RolloutReport | None
     kernel_checks: tuple[KernelCheck, ...] | None
     layer_functions: dict[str, str]
     resume_probe: ResumeProbe | None

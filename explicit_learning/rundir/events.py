@@ -29,7 +29,7 @@ __all__ = ["Event", "EventKind", "GatesRecord", "append_event"]
 __all__ += ["gates_records", "read_events"]
 
 GATE = "events"
-EventKind = Literal["gates", "launch", "resume", "checkpoint", "set-aside", "finalise", "exit"]
+EventKind = Literal["gates", "launch", "resume", "checkpoint", "probe", "set-aside", "finalise", "exit"]
 
 
 @document("event")

@@ -11,17 +11,23 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 __all__ = [
+    "AgreementProbe",
     "KernelCheck",
     "LossTerm",
+    "Nearer",
     "PhaseName",
     "PhaseUse",
+    "ProbeReason",
     "RankGpu",
     "RankReport",
+    "RolloutReport",
     "SamplerAgreement",
     "TrainableParameter",
 ]
 
-PhaseName = Literal["load", "digest", "rollout", "score", "backward", "checkpoint", "other"]
+PhaseName = Literal["load", "digest", "rollout", "probe", "score", "backward", "checkpoint", "other"]
+ProbeReason = Literal["start", "first_step", "interval", "resume"]
+Nearer = Literal["current", "previous", "cannot_tell"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +95,9 @@ class PhaseUse:
     """What one phase used of a rank's launch, the phases inside it left out.
 
     The phases: ``load`` (model, adapter and data), ``digest`` (hashing weights and state), ``rollout`` (sampling and
-    rewarding completions), ``score`` (forwards of the loss, of the reference and of objectives), ``backward`` (with the
-    activations it computes again), ``checkpoint`` (writing and restoring one, and the final adapter), ``other``.
+    rewarding completions), ``probe`` (comparing sampler and trainer), ``score`` (forwards of the loss, of the reference
+    and of objectives), ``backward`` (with the activations it computes again), ``checkpoint`` (writing and restoring
+    one, and the final adapter), ``other``.
 
     Attributes:
         seconds: Time spent in it.
@@ -115,6 +122,56 @@ class SamplerAgreement:
     tokens: int
     mean: float | None
     largest: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgreementProbe:
+    """What one agreement probe found, over all ranks: log-probs at temperature 1, without a constraint. Unit: nats.
+
+    Attributes:
+        step: Optimizer steps done.
+        reason: Why the sampler was probed then.
+        tokens: Tokens that were compared.
+        mean: Mean absolute difference over all of them.
+        largest: Largest absolute difference.
+        fixed: Of the fixed completions alone.
+        fresh: Of the fresh samples alone.
+        previous_mean: Mean absolute difference, on the fixed completions, between the sampler with the adapter before
+            the current one and the trainer with the current one; ``None`` if no adapter was there before.
+        effect: Mean absolute difference between the sampler with both; ``None`` likewise.
+        nearer: Which of both is nearer to the trainer; ``None`` likewise.
+        tolerance: The largest mean that was accepted.
+    """
+
+    step: int
+    reason: ProbeReason
+    tokens: int
+    mean: float
+    largest: float
+    fixed: SamplerAgreement
+    fresh: SamplerAgreement
+    previous_mean: float | None
+    effect: float | None
+    nearer: Nearer | None
+    tolerance: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutReport:
+    """What sampled the completions, and what was measured of it.
+
+    Attributes:
+        engine: ``exact``: the trained model itself; ``vllm``: an engine in each rank.
+        engine_base_before_sha256: Tensor digest of the engine's own base weights after its start, in this launch;
+            ``None`` without an engine.
+        engine_base_after_sha256: The same after the last step.
+        probes: All probes of the run, in order; after a resume, those of the launches before up to its checkpoint.
+    """
+
+    engine: Literal["exact", "vllm"]
+    engine_base_before_sha256: str | None
+    engine_base_after_sha256: str | None
+    probes: tuple[AgreementProbe, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +208,7 @@ class RankReport:
         unchanged_adapter_steps: Steps (from 1) with a non-zero learning rate that left the adapter unchanged.
         zero_gradient_steps: Steps (from 1) whose gradient norm was exactly 0.
         sampler_agreement: How far sampler and trainer agreed; ``None`` in SFT arms.
+        rollouts: What sampled, and whether it was the policy; ``None`` in SFT arms.
         kernel_checks: How far the functions of the model's layers differed from torch's own on this launch's GPU;
             ``None`` on a CPU, which has no others.
         layer_functions: Where the functions come from that compute the gated-delta layers (module and name), by name.
@@ -181,6 +239,7 @@ class RankReport:
     unchanged_adapter_steps: tuple[int, ...]
     zero_gradient_steps: tuple[int, ...]
     sampler_agreement: SamplerAgreement | None
+    rollouts: RolloutReport | None
     kernel_checks: tuple[KernelCheck, ...] | None
     layer_functions: dict[str, str]
     loss_terms: dict[str, LossTerm]

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.data.prompt import TEMPLATE_OPTIONS
-from explicit_learning.errors import Context
 from explicit_learning.plan.idle_settings import warmup_steps
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PEER_TIMEOUT", "TEMPLATE_OPTIONS", "grpo_arguments", "sft_arguments"]
 
-CONTEXT = Context(gate="plan")
 # Longest time that a collective waits for a slower rank, and a rank for the rows of a batch. Unit: seconds.
 PEER_TIMEOUT = 1800
 SCHEDULERS = {"cosine": "cosine", "linear": "linear", "constant": "constant_with_warmup"}
@@ -41,10 +39,9 @@ def sft_arguments(context: RankContext) -> SFTConfig:
 
 
 def grpo_arguments(context: RankContext) -> GRPOConfig:
-    """Return TRL's GRPO arguments.
+    """Return TRL's GRPO arguments; its own code for vLLM is never entered (see `explicit_learning.training.rollouts`).
 
     Raises:
-        Refusal: If the plan asks for vLLM, which this version does not support.
         ValueError: If the plan has no objective: it is not an RL plan.
     """
     from trl import GRPOConfig
@@ -53,13 +50,6 @@ def grpo_arguments(context: RankContext) -> GRPOConfig:
     objective, generation = plan.objective, plan.generation
     if objective is None:
         raise ValueError(f"the arm {plan.arm} has no objective")
-    if plan.vllm is not None and plan.vllm.use:
-        raise CONTEXT.refusal(
-            pointer="/vllm/use",
-            found="true",
-            expected="false: this version does not support vLLM",
-            fix="set it to false: rollouts then use the trained model's own generation",
-        )
     return GRPOConfig(
         **_shared(context),
         num_generations=generation.num_generations,

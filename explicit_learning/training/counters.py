@@ -14,6 +14,7 @@ from explicit_learning.errors import Context, Refusal, found_text
 from explicit_learning.files.typed_json import OTHER_VERSION, document, read_document, write_document
 from explicit_learning.plan.geometry import Geometry
 from explicit_learning.rundir.layout import counters_file
+from explicit_learning.rundir.rank_report import AgreementProbe  # noqa: TC001 - read at run time
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +52,7 @@ class Counters:
         compared_tokens: Sampled tokens whose log-probs of sampler and trainer were compared, over all ranks.
         log_prob_differences: Sum of the absolute differences over them. Unit: nats.
         largest_log_prob_difference: The largest of them. Unit: nats.
+        probes: What each agreement probe found, over all ranks.
         terms: By the name of a term of the loss: backward passes of this rank that computed it, in which it was finite,
             and in which it was first seen to have a gradient (0 or 1; not measured in SFT arms).
     """
@@ -68,6 +70,7 @@ class Counters:
     compared_tokens: int = 0
     log_prob_differences: float = 0.0
     largest_log_prob_difference: float = 0.0
+    probes: tuple[AgreementProbe, ...] = ()
     terms: dict[str, list[int]] = field(default_factory=dict)
 
 

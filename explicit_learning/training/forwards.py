@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from explicit_learning.training.step_loop import LoopState
 
-__all__ = ["checkpointed", "count_forwards", "sampling"]
+__all__ = ["checkpointed", "count_forwards", "sampling", "uncounted"]
 
 
 def count_forwards(model: PeftModel, loop: LoopState) -> None:
-    """Count every forward of a model from now on in the loop's counters, those of sampling apart, recomputed ones not.
+    """Count every forward of a model from now on in the loop's counters, those of sampling apart, uncounted ones not.
 
     Args:
         model: The unwrapped policy.
@@ -32,9 +32,11 @@ def count_forwards(model: PeftModel, loop: LoopState) -> None:
     """
 
     def count(*_: Any) -> None:
+        if loop.uncounted:
+            return
         if loop.sampling:
             loop.counters.sampling_forwards += 1
-        elif not loop.recomputing:
+        else:
             loop.counters.forwards += 1
 
     base = cast("PreTrainedModel", model.get_base_model())
@@ -52,13 +54,13 @@ def sampling(loop: LoopState) -> Iterator[None]:
 
 
 @contextmanager
-def _recomputing(loop: LoopState) -> Iterator[None]:
+def uncounted(loop: LoopState) -> Iterator[None]:
     """Do not count the forwards inside."""
-    loop.recomputing = True
+    loop.uncounted = True
     try:
         yield
     finally:
-        loop.recomputing = False
+        loop.uncounted = False
 
 
 def checkpointed(loop: LoopState, function: Callable[..., Any], *inputs: Tensor) -> Any:
@@ -77,5 +79,5 @@ def checkpointed(loop: LoopState, function: Callable[..., Any], *inputs: Tensor)
         *inputs,
         use_reentrant=False,
         preserve_rng_state=True,
-        context_fn=lambda: (nullcontext(), _recomputing(loop)),
+        context_fn=lambda: (nullcontext(), uncounted(loop)),
     )

@@ -1,9 +1,9 @@
 """The trainer under all RL arms: TRL's GRPO with everything pinned that would make arms or runs differ.
 
 TRL keeps the step: advantages, the clipped objective, the KL to the reference, accumulation. This class owns the rest:
-which completion is sampled when (`Schedule`), how a token is chosen (`constraint`), how a completion is scored
-(`rewards`), what is recorded (`Records`), and what a checkpoint holds (`CheckpointingTrainer`). Objectives with further
-terms extend it; they find a micro-batch's rows in ``inputs``, in the order that TRL shuffled them to.
+which completion is sampled when (`Schedule`), what samples it (`Rollouts`), how it is scored (`rewards`), what
+is recorded (`Records`), and what a checkpoint holds (`CheckpointingTrainer`). Objectives with further terms extend it;
+they find a micro-batch's rows in ``inputs``, in the order that TRL shuffled them to.
 """
 
 from __future__ import annotations
@@ -19,24 +19,28 @@ from trl.trainer.utils import add_fused_lm_head
 from explicit_learning.arms import ARMS
 from explicit_learning.launch.outcomes import NonFiniteLossError
 from explicit_learning.rewards import check_columns, score
-from explicit_learning.training.agreement import Agreement, compare_log_probs
+from explicit_learning.rundir.events import append_event
+from explicit_learning.rundir.rank_report import RolloutReport
 from explicit_learning.training.collectives import gather, sum_over_ranks
-from explicit_learning.training.constraint import AllowedMass, Sampled, generate_constrained, uniforms
-from explicit_learning.training.encoded_views import model_inputs
-from explicit_learning.training.forwards import sampling
 from explicit_learning.training.objectives.loss_term_check import check_term, declare_terms
 from explicit_learning.training.prompt_limit import refuse_long_prompt
 from explicit_learning.training.records import Completion
+from explicit_learning.training.rollouts.agreement import Agreement, allowed_mass, compare_log_probs
+from explicit_learning.training.rollouts.encoded_views import model_inputs
+from explicit_learning.training.rollouts.interface import LivePolicy
+from explicit_learning.training.rollouts.probe import Prober, probe_reason, require_agreement
 from explicit_learning.training.state.checkpointing import CheckpointingTrainer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from explicit_learning.plan.typed_plan import Plan, Reward
-    from explicit_learning.training.constraint import Constraint
-    from explicit_learning.training.encoded_views import EncodedView
-    from explicit_learning.training.rollouts import RolloutRows, SlotPrompt
+    from explicit_learning.training.rollouts.constraint import Constraint
+    from explicit_learning.training.rollouts.encoded_views import EncodedView
+    from explicit_learning.training.rollouts.generation import AllowedMass
+    from explicit_learning.training.rollouts.interface import Rollouts
+    from explicit_learning.training.rollouts.rows import RolloutRows, SlotPrompt
     from explicit_learning.training.schedule import Schedule
 
 __all__ = ["AlignedGRPOTrainer"]
@@ -76,6 +80,7 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
         schedule: Schedule,
         rows: RolloutRows,
         constraint: Constraint,
+        start_rollouts: Callable[[LivePolicy], Rollouts],
         **kwargs: Any,
     ) -> None:
         self._plan = plan
@@ -86,6 +91,7 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
         self._views: list[EncodedView] = []
         self._image_fields: dict[str, Any] = {}
         self._policy_log_probs: torch.Tensor | None = None
+        self._scores_are_whole = True
         super().__init__(reward_funcs=[_answer], rows=rows, **kwargs)
         # Again, over TRL's own: its setting for a head in float32 would turn the base model's weight into float32.
         add_fused_lm_head(
@@ -97,6 +103,18 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
         # TRL would add the tokenizer's own; what ends a completion is frozen in the plan.
         self.eos_token_ids = list(constraint.terminal)
         declare_terms(self.loop.counters, ARMS[plan.arm])
+        policy = LivePolicy(
+            model=self.accelerator.unwrap_model(self.model),
+            device=self.accelerator.device,
+            autocast=self.accelerator.autocast,
+            loop=self.loop,
+            pad=self._pad_token,
+        )
+        self._rollouts = start_rollouts(policy)
+        self._prober = Prober(
+            self._rollouts, policy, plan=plan, rows=rows.probe_rows(self._tokenizer, rank=self.loop.context.rank)
+        )
+        self._probed = False
 
     # --- data -----------------------------------------------------------------------------------------------------
 
@@ -122,9 +140,15 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
         self._views = [row["encoded_view"] for row in inputs]
         visits = {(prompt.rollout.slot_id, prompt.rollout.visit) for prompt in self._slot_prompts}
         self.loop.counters.records += len(visits)
-        with self.loop.phases.phase("rollout"):
-            output: dict[str, Any] = super()._generate_and_score_completions(inputs)
-            output |= self._fields_of_images(output["completion_ids"].shape[1])
+        try:
+            with self.loop.phases.phase("rollout"):
+                self._rollouts.update()
+            self._probe()
+            with self.loop.phases.phase("rollout"):
+                output: dict[str, Any] = super()._generate_and_score_completions(inputs)
+                output |= self._fields_of_images(output["completion_ids"].shape[1])
+        except FloatingPointError as error:
+            raise NonFiniteLossError(self.state.global_step + 1, math.nan) from error
         self._views, self._image_fields = [], {}
         return output | {"slot_prompt": list(self._slot_prompts)}
 
@@ -142,64 +166,55 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
     def _generate_single_turn(
         self, prompt_ids: list[list[int]], *_: Any, **__: Any
     ) -> tuple[list[list[int]], list[list[float]]]:
-        """Sample one constrained completion per row, each from its own stream of numbers.
-
-        It happens under the trainer's autocast: outside it the adapter would be computed in float32.
-        """
-        generation = self._plan.generation
+        """Sample one constrained completion per row."""
         self._refuse_long_prompts(prompt_ids)
-        numbers = torch.stack(
-            [
-                uniforms(
-                    seed=self._plan.seed,
-                    slot_id=prompt.rollout.slot_id,
-                    visit=prompt.rollout.visit,
-                    generation=prompt.rollout.generation,
-                    count=generation.max_completion_tokens,
-                )
-                for prompt in self._slot_prompts
-            ]
-        )
-        # The rows of a group follow one another, and show one view.
-        each = self._schedule.geometry.generations
-        views = self._views[::each]
-        chooser = Sampled(numbers=numbers, temperature=generation.temperature, top_p=generation.top_p)
-        model = self.accelerator.unwrap_model(self.model_wrapped)
-        was_training = model.training
-        model.eval()
-        try:
-            with self._without_checkpointing(model), sampling(self.loop), self.accelerator.autocast():
-                sampled = generate_constrained(
-                    model,
-                    model_inputs(views, pad_token=self._pad_token, device=self.accelerator.device),
-                    constraint=self._constraint,
-                    chooser=chooser,
-                    max_tokens=generation.max_completion_tokens,
-                    pad=self._pad_token,
-                    temperature=generation.temperature,
-                    completions=each,
-                    images=[len(view.image_grid_thw) for view in views],
-                )
-        except FloatingPointError as error:
-            raise NonFiniteLossError(self.state.global_step + 1, math.nan) from error
-        model.train(was_training)
-        self._log_mass(sampled.mass)
+        sampled = self._rollouts.sample(self._slot_prompts, self._views)
+        if sampled.mass is not None:
+            self._log_mass(sampled.mass)
+        self._scores_are_whole = sampled.log_probs is not None
         rows = model_inputs(self._views, pad_token=self._pad_token, device=self.accelerator.device)
         self._image_fields = {name: rows[name] for name in IMAGE_FIELDS} | {
             "num_images": [len(view.image_grid_thw) for view in self._views]
         }
-        return sampled.ids, sampled.log_probs
+        return sampled.ids, sampled.constrained_log_probs if sampled.log_probs is None else sampled.log_probs
+
+    def _probe(self) -> None:
+        """Compare sampler and trainer, if it is time to.
+
+        Raises:
+            Refusal: If the sampler is not the policy that is trained (70).
+        """
+        context, step = self.loop.context, self.state.global_step
+        resumed = not self._probed and context.manifest.resume_checkpoint is not None
+        reason = probe_reason(step, self._plan, resumed=resumed)
+        self._probed = True
+        if reason is None:
+            return
+        counters = self.loop.counters
+        with self.loop.phases.phase("probe"):
+            found = self._prober.probe(step, reason, first=counters.probes[0] if counters.probes else None)
+        counters.probes += (found,)
+        if context.rank == 0:
+            append_event(context.manifest.run, "probe", found)
+        if reason != "resume":  # a run that was not interrupted has the same rows of metrics
+            self._metrics["train"]["probe/mean"].append(found.mean)
+            self._metrics["train"]["probe/max"].append(found.largest)
+        require_agreement(found)
+
+    def rollout_report(self) -> RolloutReport:
+        """Return what sampled, and end it."""
+        digests = self._rollouts.close()
+        return RolloutReport(
+            engine="exact" if digests is None else "vllm",
+            engine_base_before_sha256=None if digests is None else digests["before"],
+            engine_base_after_sha256=None if digests is None else digests["after"],
+            probes=self.loop.counters.probes,
+        )
 
     def _refuse_long_prompts(self, prompt_ids: list[list[int]]) -> None:
         limit = self._plan.generation.max_prompt_tokens
         for ids, prompt in zip(prompt_ids, self._slot_prompts, strict=True):
             refuse_long_prompt(prompt.rollout.slot_id, len(ids), limit=limit)
-
-    def _without_checkpointing(self, model: Any) -> Any:
-        """Return a context without gradient checkpointing, which would turn off the cache that generation needs."""
-        from trl.models.utils import disable_gradient_checkpointing
-
-        return disable_gradient_checkpointing(model, {"use_reentrant": False})
 
     @property
     def _pad_token(self) -> int:
@@ -208,6 +223,8 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
     def _log_mass(self, mass: AllowedMass) -> None:
         ranks = gather((mass.tokens, mass.total, mass.least), self._schedule.geometry.ranks)
         tokens = sum(count for count, _, _ in ranks)
+        if not tokens:
+            return
         self._metrics["train"]["constraint/allowed_mass_mean"].append(sum(part for _, part, _ in ranks) / tokens)
         self._metrics["train"]["constraint/allowed_mass_min"].append(min(least for _, _, least in ranks))
 
@@ -224,9 +241,11 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
         check_term(self.loop.counters, "policy", loss, [self._policy_log_probs])
         passes = self._schedule.geometry.accumulation
         if self._step % (passes * self._schedule.geometry.iterations) < passes:
-            self._log_agreement(
-                compare_log_probs(inputs["sampling_per_token_logps"], self._policy_log_probs, inputs["completion_mask"])
-            )
+            sampler, mask = inputs["sampling_per_token_logps"], inputs["completion_mask"]
+            if self._scores_are_whole:
+                self._log_agreement(compare_log_probs(sampler, self._policy_log_probs, mask))
+            else:
+                self._log_mass(allowed_mass(sampler, self._policy_log_probs, mask))
         return loss
 
     def _log_agreement(self, found: Agreement) -> None:

@@ -113,6 +113,7 @@ def rank_report(trainer: CheckpointingTrainer, *, initial: WeightDigests) -> Ran
         unchanged_adapter_steps=tuple(counters.unchanged_adapter_steps),
         zero_gradient_steps=tuple(counters.zero_gradient_steps),
         sampler_agreement=None if records is None else _sampler_agreement(counters),
+        rollouts=trainer.rollout_report(),
         kernel_checks=loop.kernel_checks,
         layer_functions=bound_layer_functions(),
         loss_terms=terms,

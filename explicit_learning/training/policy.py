@@ -28,7 +28,16 @@ if TYPE_CHECKING:
 
     from explicit_learning.plan.typed_plan import Model, Plan
 
-__all__ = ["ADAPTER", "Policy", "base_tensors", "build_policy", "load_base", "load_processor", "trainable_parameters"]
+__all__ = [
+    "ADAPTER",
+    "Policy",
+    "base_modules",
+    "base_tensors",
+    "build_policy",
+    "load_base",
+    "load_processor",
+    "trainable_parameters",
+]
 
 CONTEXT = Context(gate="model")
 ADAPTER = "default"
@@ -144,6 +153,17 @@ def _check_trainable(model: PeftModel, targets: tuple[str, ...]) -> None:
             fix="report this as a defect (CONTRIBUTING.md says where): the installed peft builds another adapter than "
             "this version expects",
         )
+
+
+def base_modules(model: PeftModel) -> tuple[str, ...]:
+    """Return the full names of the base model's innermost modules that have weights, by their names in it."""
+    return tuple(
+        dict.fromkeys(
+            name.removeprefix(POLICY_PREFIX).removesuffix(".base_layer")
+            for name, module in model.named_modules()
+            if ".lora_" not in name and not list(module.children()) and list(module.parameters(recurse=False))
+        )
+    )
 
 
 def base_tensors(model: PeftModel) -> dict[str, Any]:

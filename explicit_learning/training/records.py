@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.launch.rank import RankContext
     from explicit_learning.rewards import Score
-    from explicit_learning.training.rollouts import SlotPrompt
+    from explicit_learning.training.rollouts.rows import SlotPrompt
 
 __all__ = ["Completion", "Records"]
 

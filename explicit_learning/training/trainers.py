@@ -16,10 +16,11 @@ from explicit_learning.inputs.frozen_rows import read_frozen_sft_rows, read_froz
 from explicit_learning.inputs.sft_pass import sft_order, sft_prefix
 from explicit_learning.plan.geometry import Geometry
 from explicit_learning.training.arguments import grpo_arguments, sft_arguments
-from explicit_learning.training.constraint import compile_constraint
-from explicit_learning.training.encoded_views import ViewEncoder
 from explicit_learning.training.objectives.build import objective_trainer
-from explicit_learning.training.rollouts import RolloutRows
+from explicit_learning.training.rollouts.constraint import compile_constraint
+from explicit_learning.training.rollouts.encoded_views import ViewEncoder
+from explicit_learning.training.rollouts.rows import RolloutRows
+from explicit_learning.training.rollouts.start import start_rollouts
 from explicit_learning.training.schedule import Schedule
 from explicit_learning.training.sft import OnePassSFTTrainer, SftRows
 from explicit_learning.training.step_loop import LoopState, StepCallback
@@ -118,6 +119,12 @@ def _grpo_trainer(
         geometry=Geometry.of(plan),
         steps=plan.optimisation.max_steps,
     )
+    constraint = compile_constraint(
+        policy.processor.tokenizer,
+        regex=plan.generation.answer_regex,
+        vocabulary=policy.model.get_output_embeddings().weight.shape[0],
+        terminal=plan.generation.terminal_token_ids,
+    )
     trainer, terms = objective_trainer(manifest, slots, processor=policy.processor, encoder=encoder)
     return trainer(
         **terms,
@@ -127,12 +134,8 @@ def _grpo_trainer(
         weights=plan.reward,
         schedule=schedule,
         rows=RolloutRows(slots, arm=ARMS[plan.arm], schedule=schedule, encoder=encoder),
-        constraint=compile_constraint(
-            policy.processor.tokenizer,
-            regex=plan.generation.answer_regex,
-            vocabulary=policy.model.get_output_embeddings().weight.shape[0],
-            terminal=plan.generation.terminal_token_ids,
-        ),
+        constraint=constraint,
+        start_rollouts=partial(start_rollouts, manifest, policy, constraint),
         model=policy.model,
         args=grpo_arguments(context),
         processing_class=policy.processor,

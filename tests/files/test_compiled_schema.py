@@ -53,7 +53,10 @@ def mutated(value: Any, chance: random.Random) -> Any:
     """Return a copy with one to three places changed, removed, added or doubled."""
     result = copy.deepcopy(value)
     for _ in range(chance.randint(1, 3)):
-        node, key = chance.choice(list(places(result)))
+        left = list(places(result))
+        if not left:
+            break
+        node, key = chance.choice(left)
         action = chance.randrange(5)
         if action == 0 and isinstance(node, dict):
             del node[key]

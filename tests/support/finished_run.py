@@ -27,7 +27,13 @@ from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
 from explicit_learning.rundir.checkpoint_mark import seal_checkpoint, write_rank_frontiers
 from explicit_learning.rundir.launch_manifest import LaunchManifest
 from explicit_learning.rundir.outcome import RankOutcome
-from explicit_learning.rundir.rank_report import LossTerm, RankReport, SamplerAgreement, TrainableParameter
+from explicit_learning.rundir.rank_report import (
+    LossTerm,
+    RankReport,
+    RolloutReport,
+    SamplerAgreement,
+    TrainableParameter,
+)
 from tests.support.machines import COMMIT, MACHINE
 from tests.support.plans import plan_with
 
@@ -249,6 +255,11 @@ class Run:
             "unchanged_adapter_steps": (),
             "zero_gradient_steps": (2,),
             "sampler_agreement": None if self.is_sft else SamplerAgreement(tokens=240, mean=1e-7, largest=1e-6),
+            "rollouts": None
+            if self.is_sft
+            else RolloutReport(
+                engine="exact", engine_base_before_sha256=None, engine_base_after_sha256=None, probes=()
+            ),
             "kernel_checks": None,
             "layer_functions": {"chunk_gated_delta_rule": "model.torch_chunk_gated_delta_rule"},
             "loss_terms": {"cross_entropy" if self.is_sft else "policy": acted},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from explicit_learning.training.agreement import Agreement, compare_log_probs
+from explicit_learning.training.rollouts.agreement import Agreement, compare_log_probs
 
 pytestmark = pytest.mark.training
 

@@ -10,7 +10,7 @@ from explicit_learning.data.answers import ANSWER_SCHEMA_REGEX, parse_answer
 from tests.support.plans import MODEL
 
 if TYPE_CHECKING:
-    from explicit_learning.training.constraint import Constraint
+    from explicit_learning.training.rollouts.constraint import Constraint
 
 pytestmark = [
     pytest.mark.training,
@@ -39,7 +39,7 @@ def model() -> Any:
 
 @pytest.fixture(scope="module")
 def constraint(processor: Any, model: Any) -> Constraint:
-    from explicit_learning.training.constraint import compile_constraint
+    from explicit_learning.training.rollouts.constraint import compile_constraint
 
     tokenizer = processor.tokenizer
     return compile_constraint(
@@ -98,7 +98,7 @@ def test_image_token_is_forbidden_everywhere(processor: Any, constraint: Constra
 def test_draws_follow_the_tempered_constrained_distribution(top_p: float) -> None:
     import torch
 
-    from explicit_learning.training.constraint import Sampled
+    from explicit_learning.training.rollouts.choosers import Sampled
 
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(12, generator=generator)
@@ -122,7 +122,7 @@ def test_draws_follow_the_tempered_constrained_distribution(top_p: float) -> Non
 def test_a_number_just_below_one_draws_the_last_possible_token() -> None:
     import torch
 
-    from explicit_learning.training.constraint import Sampled
+    from explicit_learning.training.rollouts.choosers import Sampled
 
     logits = torch.tensor([[0.3, 0.1, 0.2, -torch.inf]])
     numbers = torch.tensor([[1 - 2**-53]], dtype=torch.float64)
@@ -133,15 +133,15 @@ def test_a_number_just_below_one_draws_the_last_possible_token() -> None:
 def test_numbers_depend_on_all_four_keys_and_nothing_else() -> None:
     import torch
 
-    from explicit_learning.training.constraint import uniforms
+    from explicit_learning.training.rollouts.choosers import stream_key, uniforms
 
-    base: dict[str, Any] = {"seed": 1, "slot_id": "s", "visit": 2, "generation": 3, "count": 5}
-    first = uniforms(**base)
+    base: dict[str, Any] = {"seed": 1, "slot_id": "s", "visit": 2, "generation": 3}
+    first = uniforms(stream_key(**base), count=5)
     torch.rand(7)
-    assert torch.equal(first, uniforms(**base))
-    assert torch.equal(first[:3], uniforms(**base | {"count": 3}))
+    assert torch.equal(first, uniforms(stream_key(**base), count=5))
+    assert torch.equal(first[:3], uniforms(stream_key(**base), count=3))
     for change in ({"seed": 2}, {"slot_id": "t"}, {"visit": 3}, {"generation": 2}):
-        assert not torch.equal(first, uniforms(**base | change))
+        assert not torch.equal(first, uniforms(stream_key(**base | change), count=5))
 
 
 def _inputs(processor: Any, count: int) -> dict[str, Any]:
@@ -166,7 +166,8 @@ def _inputs(processor: Any, count: int) -> dict[str, Any]:
 def test_real_completions_keep_the_contract(processor: Any, model: Any, constraint: Constraint) -> None:
     import torch
 
-    from explicit_learning.training.constraint import Sampled, generate_constrained
+    from explicit_learning.training.rollouts.choosers import Sampled
+    from explicit_learning.training.rollouts.generation import generate_constrained
 
     numbers = torch.rand(6, 40, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     found = generate_constrained(
@@ -194,7 +195,8 @@ def test_real_completions_keep_the_contract(processor: Any, model: Any, constrai
 def test_a_completion_does_not_depend_on_its_neighbours(processor: Any, model: Any, constraint: Constraint) -> None:
     import torch
 
-    from explicit_learning.training.constraint import Sampled, generate_constrained
+    from explicit_learning.training.rollouts.choosers import Sampled
+    from explicit_learning.training.rollouts.generation import generate_constrained
 
     numbers = torch.rand(4, 12, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     inputs = _inputs(processor, 4)
@@ -221,7 +223,8 @@ def test_a_completion_does_not_depend_on_its_neighbours(processor: Any, model: A
 def test_greedy_is_the_most_probable_allowed_token(processor: Any, model: Any, constraint: Constraint) -> None:
     import torch
 
-    from explicit_learning.training.constraint import Greedy, generate_constrained
+    from explicit_learning.training.rollouts.choosers import Greedy
+    from explicit_learning.training.rollouts.generation import generate_constrained
 
     inputs = _inputs(processor, 1)
     found = generate_constrained(
@@ -243,8 +246,9 @@ def test_log_probs_are_those_of_the_whole_sequence_at_the_temperature(
 ) -> None:
     import torch
 
-    from explicit_learning.training.agreement import compare_log_probs
-    from explicit_learning.training.constraint import Sampled, generate_constrained
+    from explicit_learning.training.rollouts.agreement import compare_log_probs
+    from explicit_learning.training.rollouts.choosers import Sampled
+    from explicit_learning.training.rollouts.generation import generate_constrained
 
     inputs = _inputs(processor, 3)
     found = generate_constrained(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from explicit_learning.training.encoded_views import ViewEncoder
+    from explicit_learning.training.rollouts.encoded_views import ViewEncoder
 
 pytestmark = [
     pytest.mark.training,
@@ -57,7 +57,7 @@ def views(tmp_path: Path) -> list[View]:
 
 @pytest.fixture
 def encoder(processor: Any, tmp_path: Path) -> ViewEncoder:
-    from explicit_learning.training.encoded_views import ViewEncoder
+    from explicit_learning.training.rollouts.encoded_views import ViewEncoder
 
     return ViewEncoder(processor=processor, images=ImageStore(tmp_path), system="Look closely.")
 
@@ -91,7 +91,7 @@ def test_inputs_are_bit_for_bit_what_the_processor_makes_of_the_batch(
 ) -> None:
     import torch
 
-    from explicit_learning.training.encoded_views import model_inputs
+    from explicit_learning.training.rollouts.encoded_views import model_inputs
 
     with ThreadPoolExecutor(4) as pool:
         numbers = [number for number in range(len(views)) for _ in range(each)]

@@ -70,7 +70,7 @@ def _masks(grammar: Any, text: str) -> list[list[int]]:
 
 @pytest.mark.parametrize("regex", [ANSWER_SCHEMA_REGEX, SHORT])
 def test_the_kept_grammar_masks_as_the_compiled_one_does(folder: Path, compiled: list[str], regex: str) -> None:
-    from explicit_learning.training.grammar_cache import compiled_grammar
+    from explicit_learning.training.rollouts.grammar_cache import compiled_grammar
 
     first = compiled_grammar(_tokens(), regex)
     again = compiled_grammar(_tokens(), regex)
@@ -125,7 +125,7 @@ def _of_another_form(_: bytes) -> bytes:
 
 @pytest.mark.parametrize("damage", [_cut, _flipped, _of_another_form, lambda _: b"", lambda _: b"\xff\xfe"])
 def test_a_damaged_file_is_made_again(folder: Path, compiled: list[str], damage: Callable[[bytes], bytes]) -> None:
-    from explicit_learning.training.grammar_cache import compiled_grammar
+    from explicit_learning.training.rollouts.grammar_cache import compiled_grammar
 
     whole = compiled_grammar(_tokens(), SHORT).serialize_json()
     [file] = folder.iterdir()
@@ -139,7 +139,7 @@ def test_a_damaged_file_is_made_again(folder: Path, compiled: list[str], damage:
 def test_a_folder_that_cannot_hold_files_only_costs_time(
     tmp_path: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from explicit_learning.training.grammar_cache import compiled_grammar
+    from explicit_learning.training.rollouts.grammar_cache import compiled_grammar
 
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -155,7 +155,7 @@ def test_a_folder_that_cannot_hold_files_only_costs_time(
 
 
 def test_ranks_that_start_together_leave_one_whole_file(folder: Path) -> None:
-    from explicit_learning.training.grammar_cache import compiled_grammar
+    from explicit_learning.training.rollouts.grammar_cache import compiled_grammar
 
     together = threading.Barrier(6)
 

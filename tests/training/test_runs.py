@@ -156,8 +156,8 @@ def test_rollouts_survive_an_interruption_bit_for_bit(
     assert whole.status == "completed"
     ended = _interrupted(plan, tmp_path / "parts", at=7)
     assert records(tmp_path / "parts") == records(tmp_path / "whole")
-    _check_phases(whole, "rollout")
-    _check_phases(ended, "rollout")
+    _check_phases(whole, "rollout", "probe")
+    _check_phases(ended, "rollout", "probe")
     one, other = _report(whole), _report(ended)
     assert one.final_adapter_tensors_sha256 == other.final_adapter_tensors_sha256
     assert one.initial_adapter_tensors_sha256 == file_tensors_sha256(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from explicit_learning.training.constraint import Completions
+    from explicit_learning.training.rollouts.generation import Completions
 
 pytestmark = [
     pytest.mark.training,
@@ -53,7 +53,9 @@ def model() -> Any:
 def generate(processor: Any, model: Any) -> Callable[..., Completions]:
     import torch
 
-    from explicit_learning.training.constraint import Sampled, compile_constraint, generate_constrained
+    from explicit_learning.training.rollouts.choosers import Sampled
+    from explicit_learning.training.rollouts.constraint import compile_constraint
+    from explicit_learning.training.rollouts.generation import generate_constrained
 
     tokenizer = processor.tokenizer
     constraint = compile_constraint(

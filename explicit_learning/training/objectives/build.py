@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.data.rows import SlotRow
     from explicit_learning.rundir.launch_manifest import LaunchManifest
-    from explicit_learning.training.encoded_views import ViewEncoder
+    from explicit_learning.training.rollouts.encoded_views import ViewEncoder
 
 __all__ = ["objective_trainer"]
 

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from explicit_learning.data.image_grid import ResizeRules
     from explicit_learning.data.rows import View
     from explicit_learning.plan.typed_plan import EviPo
-    from explicit_learning.training.encoded_views import EncodedView, ViewEncoder
     from explicit_learning.training.objectives.evi_po import Direction
     from explicit_learning.training.objectives.groups import Group
+    from explicit_learning.training.rollouts.encoded_views import EncodedView, ViewEncoder
 
 __all__ = ["EviPoTrainer", "Evidence"]
 

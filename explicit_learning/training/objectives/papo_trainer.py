@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from explicit_learning.training.objectives.masks import PixelLayout
     from explicit_learning.training.objectives.papo import PapoTerms
     from explicit_learning.training.objectives.token_means import LossType
-    from explicit_learning.training.rollouts import SlotPrompt
+    from explicit_learning.training.rollouts.rows import SlotPrompt
 
 __all__ = ["PapoTrainer"]
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from explicit_learning.training.encoded_views import EncodedView
     from explicit_learning.training.objectives.candidates import Candidate
+    from explicit_learning.training.rollouts.encoded_views import EncodedView
 
 __all__ = ["ScoreRow", "chunks", "image_features", "plain", "score_rows", "shares"]
 

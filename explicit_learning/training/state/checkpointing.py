@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from transformers import Trainer
 
     from explicit_learning.plan.typed_plan import Plan
+    from explicit_learning.rundir.rank_report import RolloutReport
     from explicit_learning.rundir.state_digests import Components
     from explicit_learning.training.records import Records
     from explicit_learning.training.step_loop import LoopState
@@ -128,6 +129,10 @@ class CheckpointingTrainer(_Base):
 
     def _send_telemetry(self) -> None:
         """Send nothing: TRL would report over the network that a run has started."""
+
+    def rollout_report(self) -> RolloutReport | None:
+        """Return what sampled, once nothing more is sampled; SFT arms sample nothing."""
+        return None
 
     # --- data -----------------------------------------------------------------------------------------------------
 

@@ -7,15 +7,23 @@ allow-list. Each rank has a file of its own: two ranks draw from different strea
 from __future__ import annotations
 
 import random
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from explicit_learning.rundir.layout import random_streams_file
 from explicit_learning.training.state.tensor_files import load_tensors
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["load_random_streams", "random_streams", "restore_random_streams", "save_random_streams"]
+__all__ = [
+    "load_random_streams",
+    "preserved_streams",
+    "random_streams",
+    "restore_random_streams",
+    "save_random_streams",
+]
 
 
 def random_streams() -> dict[str, Any]:
@@ -60,6 +68,16 @@ def restore_random_streams(streams: dict[str, Any]) -> None:
     torch.random.set_rng_state(streams["torch"])
     if "cuda" in streams:
         torch.cuda.set_rng_state(streams["cuda"])
+
+
+@contextmanager
+def preserved_streams() -> Iterator[None]:
+    """Put every global random stream back afterwards to where it is now."""
+    streams = random_streams()
+    try:
+        yield
+    finally:
+        restore_random_streams(streams)
 
 
 def save_random_streams(folder: Path, rank: int) -> None:

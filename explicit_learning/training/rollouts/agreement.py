@@ -10,10 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from explicit_learning.training.rollouts.generation import AllowedMass
+
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Agreement", "compare_log_probs"]
+__all__ = ["Agreement", "allowed_mass", "compare_log_probs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,3 +46,19 @@ def compare_log_probs(sampler: Tensor, trainer: Tensor, mask: Tensor) -> Agreeme
     if not difference.numel():
         return Agreement(tokens=0, total=0.0, largest=0.0)
     return Agreement(tokens=difference.numel(), total=float(difference.sum()), largest=float(difference.max()))
+
+
+def allowed_mass(sampler: Tensor, trainer: Tensor, mask: Tensor) -> AllowedMass:
+    """Return the allowed mass that follows from a sampler's log-probs among the allowed tokens only.
+
+    A token's probability among the allowed ones is its whole probability divided by their mass. Both are rounded
+    differently, so a mass can seem to be above 1; it counts as 1.
+
+    Args:
+        sampler: Log-probs among the allowed tokens, at the sampling temperature; shape (rows, tokens).
+        trainer: Log-probs under the whole vocabulary, at that temperature; same shape.
+        mask: 1 at the tokens that count; same shape.
+    """
+    mass = AllowedMass()
+    mass.add((trainer.detach().double() - sampler.double()).exp().clamp(max=1.0)[mask.bool()])
+    return mass

@@ -9,17 +9,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from explicit_learning.data.answers import render_answer
 from explicit_learning.data.rows import Relation
+from explicit_learning.training.rollouts.interface import Continuation
 from explicit_learning.training.schedule import REUSED
 from explicit_learning.training.state.checkpointing import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from transformers import PreTrainedTokenizerBase
+
     from explicit_learning.arms import Arm
     from explicit_learning.data.answers import AnswerType, Choice
     from explicit_learning.data.rows import SlotRow, View
-    from explicit_learning.training.encoded_views import ViewEncoder
+    from explicit_learning.training.rollouts.encoded_views import ViewEncoder
     from explicit_learning.training.schedule import Rollout, Schedule
 
 __all__ = ["RolloutRows", "SlotPrompt", "gold_answer", "shown_view"]
@@ -58,6 +62,10 @@ def shown_view(slot: SlotRow, arm: Arm) -> View:
 def gold_answer(slot: SlotRow, arm: Arm) -> str:
     """Return the answer body that is right for the view that an arm shows."""
     return slot.answer_under(slot.relation if slot.relation.value in arm.shown else Relation.FULL)
+
+
+# Prompts that each rank's sampler is probed with.
+PROBE_PROMPTS = 4
 
 
 class RolloutRows(Rows):
@@ -99,3 +107,19 @@ class RolloutRows(Rows):
             "encoded_view": self._encoder.encode(view, slot.question, slot.choices, row=slot.slot_id),
             "slot_prompt": slot_prompt,
         }
+
+    def probe_rows(self, tokenizer: PreTrainedTokenizerBase, *, rank: int) -> list[Continuation]:
+        """Return the prompts that a rank's sampler is probed with, each with its right answer.
+
+        Args:
+            tokenizer: The model's tokenizer.
+            rank: The rank: others have other prompts, as far as there are enough. It has the same in every launch.
+        """
+        names = sorted(self._slots)
+        rows = []
+        for number in range(rank * PROBE_PROMPTS, (rank + 1) * PROBE_PROMPTS):
+            slot = self._slots[names[number % len(names)]]
+            view = self._encoder.encode(shown_view(slot, self._arm), slot.question, slot.choices, row=slot.slot_id)
+            answer = tokenizer(render_answer(gold_answer(slot, self._arm)), add_special_tokens=False)
+            rows.append(Continuation(view=view, ids=(*answer["input_ids"], int(tokenizer.eos_token_id))))
+        return rows

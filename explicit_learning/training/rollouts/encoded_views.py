@@ -21,6 +21,7 @@ from explicit_learning.training.arguments import TEMPLATE_OPTIONS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from PIL.Image import Image
     from torch import Tensor
     from transformers import ProcessorMixin
 
@@ -40,12 +41,14 @@ class EncodedView:
         kinds: 1 at image tokens, else 0; shape (tokens,), int64.
         pixel_values: Shape (patches, values per patch), float32.
         image_grid_thw: Shape (images, 3), int64.
+        images: The decoded images, which an engine with an image processor of its own is given.
     """
 
     ids: Tensor
     kinds: Tensor
     pixel_values: Tensor
     image_grid_thw: Tensor
+    images: tuple[Image, ...]
 
 
 class ViewEncoder:
@@ -106,6 +109,7 @@ class ViewEncoder:
             kinds=encoded["mm_token_type_ids"][0],
             pixel_values=encoded["pixel_values"],
             image_grid_thw=encoded["image_grid_thw"],
+            images=tuple(images),
         )
 
 

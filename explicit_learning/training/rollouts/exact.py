@@ -1,0 +1,192 @@
+"""Rollouts of the trained model itself: the weights that are trained are those that sample.
+
+Nothing is handed over, and a run can be repeated to the last bit. Sampling happens under the trainer's autocast:
+outside it the adapter would be computed in float32.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from explicit_learning.training.forwards import sampling
+from explicit_learning.training.policy import trainable_parameters
+from explicit_learning.training.rollouts.choosers import Forced, Sampled, stream_key, uniforms
+from explicit_learning.training.rollouts.encoded_views import model_inputs
+from explicit_learning.training.rollouts.generation import generate_constrained, generate_free
+from explicit_learning.training.rollouts.interface import Continuation, SampledRows, Scored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from explicit_learning.plan.typed_plan import Plan
+    from explicit_learning.training.rollouts.choosers import Chooser
+    from explicit_learning.training.rollouts.constraint import Constraint
+    from explicit_learning.training.rollouts.encoded_views import EncodedView
+    from explicit_learning.training.rollouts.generation import Completions
+    from explicit_learning.training.rollouts.interface import LivePolicy, Version
+    from explicit_learning.training.rollouts.rows import SlotPrompt
+
+__all__ = ["ExactRollouts"]
+
+
+class ExactRollouts:
+    """A sampler that is the policy; `Rollouts` describes its methods."""
+
+    def __init__(self, policy: LivePolicy, *, plan: Plan, constraint: Constraint) -> None:
+        """Take what is sampled from.
+
+        Args:
+            policy: The policy.
+            plan: The plan.
+            constraint: What may be sampled.
+        """
+        self._policy = policy
+        self._plan = plan
+        self._constraint = constraint
+        self._current = self._trained()
+        self._previous: list[torch.Tensor] | None = None
+
+    @property
+    def has_previous(self) -> bool:
+        """Whether there is an adapter before the current one, which differs from it."""
+        return self._previous is not None
+
+    def update(self) -> None:
+        """Keep the adapter that was sampled with last, if it has changed since."""
+        now = self._trained()
+        if not all(map(torch.equal, now, self._current)):
+            self._current, self._previous = now, self._current
+
+    def _trained(self) -> list[torch.Tensor]:
+        return [parameter.detach().clone() for parameter in trainable_parameters(self._policy.model).values()]
+
+    def sample(self, prompts: Sequence[SlotPrompt], views: Sequence[EncodedView]) -> SampledRows:
+        """Sample one constrained completion for each row, each from its own stream of numbers.
+
+        Raises:
+            FloatingPointError: If the model's logits are not finite.
+        """
+        generation, each = self._plan.generation, self._plan.generation.num_generations
+        rollouts = [prompt.rollout for prompt in prompts]
+        numbers = torch.stack(
+            [
+                uniforms(
+                    stream_key(
+                        seed=self._plan.seed,
+                        slot_id=rollout.slot_id,
+                        visit=rollout.visit,
+                        generation=rollout.generation,
+                    ),
+                    count=generation.max_completion_tokens,
+                )
+                for rollout in rollouts
+            ]
+        )
+        shown = views[::each]
+        with self._generating():
+            sampled = generate_constrained(
+                self._policy.model,
+                model_inputs(shown, pad_token=self._policy.pad, device=self._policy.device),
+                constraint=self._constraint,
+                chooser=Sampled(numbers=numbers, temperature=generation.temperature, top_p=generation.top_p),
+                max_tokens=generation.max_completion_tokens,
+                pad=self._policy.pad,
+                temperature=generation.temperature,
+                completions=each,
+                images=[len(view.image_grid_thw) for view in shown],
+            )
+        return SampledRows(
+            prompt_ids=[view.ids.tolist() for view in views],
+            ids=sampled.ids,
+            constrained_log_probs=sampled.constrained_log_probs,
+            log_probs=sampled.log_probs,
+            mass=sampled.mass,
+        )
+
+    def score(self, rows: Sequence[Continuation], version: Version) -> Scored:
+        """Score completions token by token, as they would be sampled."""
+        views, ids = [row.view for row in rows], [row.ids for row in rows]
+        with self._adapter_of(version):
+            generated = self._free(views, Forced(ids=ids), max_tokens=max(map(len, ids)))
+        log_probs = [found[: len(row)] for found, row in zip(generated.log_probs, ids, strict=True)]
+        return Scored(prompt_ids=[view.ids.tolist() for view in views], log_probs=log_probs)
+
+    def sample_freely(
+        self, views: Sequence[EncodedView], keys: Sequence[int], *, max_tokens: int
+    ) -> tuple[list[Continuation], Scored]:
+        """Sample one completion of each view without a constraint, at temperature 1, and return it with its scores."""
+        numbers = torch.stack([uniforms(key, count=max_tokens) for key in keys])
+        chooser = Sampled(numbers=numbers, temperature=1.0, top_p=1.0)
+        generated = self._free(views, chooser, max_tokens=max_tokens)
+        return cut_to_text(views, generated.ids, generated.log_probs, forbidden=self._constraint.forbidden)
+
+    def close(self) -> None:
+        """End; the sampler has no weights of its own."""
+
+    def _free(self, views: Sequence[EncodedView], chooser: Chooser, *, max_tokens: int) -> Completions:
+        with self._generating():
+            return generate_free(
+                self._policy.model,
+                model_inputs(views, pad_token=self._policy.pad, device=self._policy.device),
+                terminal=self._constraint.terminal,
+                chooser=chooser,
+                max_tokens=max_tokens,
+                pad=self._policy.pad,
+            )
+
+    @contextmanager
+    def _generating(self) -> Iterator[None]:
+        """Put the model into the state in which it generates."""
+        from trl.models.utils import disable_gradient_checkpointing
+
+        policy, loop = self._policy, self._policy.loop
+        model: Any = policy.model
+        was_training = model.training
+        model.eval()
+        try:
+            # Gradient checkpointing would turn off the cache that generation needs.
+            with disable_gradient_checkpointing(model, {"use_reentrant": False}), sampling(loop), policy.autocast():
+                yield
+        finally:
+            model.train(was_training)
+
+    @contextmanager
+    def _adapter_of(self, version: Version) -> Iterator[None]:
+        """Compute with another version of the adapter inside; the policy's own is put back bit for bit."""
+        if version == "current":
+            yield
+            return
+        if self._previous is None:
+            raise AssertionError("there is no previous adapter")
+        parameters = [parameter.data for parameter in trainable_parameters(self._policy.model).values()]
+        own = [values.clone() for values in parameters]
+        try:
+            _copy(self._previous, parameters)
+            yield
+        finally:
+            _copy(own, parameters)
+
+
+def _copy(values: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]) -> None:
+    for value, parameter in zip(values, parameters, strict=True):
+        parameter.copy_(value)
+
+
+def cut_to_text(
+    views: Sequence[EncodedView],
+    ids: Sequence[Sequence[int]],
+    log_probs: Sequence[Sequence[float]],
+    *,
+    forbidden: Sequence[int],
+) -> tuple[list[Continuation], Scored]:
+    """Return free samples up to their first forbidden token, those of which nothing is left not at all."""
+    rows, scores = [], []
+    for view, row, row_scores in zip(views, ids, log_probs, strict=True):
+        length = next((index for index, token in enumerate(row) if token in forbidden), len(row))
+        if length:
+            rows.append(Continuation(view=view, ids=tuple(row[:length])))
+            scores.append(list(row_scores[:length]))
+    return rows, Scored(prompt_ids=[row.view.ids.tolist() for row in rows], log_probs=scores)
