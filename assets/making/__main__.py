@@ -26,6 +26,7 @@ from explicit_learning.files.atomic import new_folder, write_json
 from explicit_learning.files.hashing import sha256_file, snapshot, snapshot_sha256
 from explicit_learning.files.jsonl import write_rows
 from explicit_learning.files.resources import ASSETS, PROMPTS
+from explicit_learning.training.kernels import bind_layer_functions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,6 +54,7 @@ def main(arguments: Sequence[str]) -> None:
 
     import torch
 
+    bind_layer_functions("cpu")
     # One thread: sums keep their order, and on small tensors more threads are slower.
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)

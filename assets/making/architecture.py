@@ -1,10 +1,9 @@
 """The tiny model: Qwen3.5's real architecture with small dimensions.
 
 It has every kind of module of Qwen3.5-2B: gated-delta layer, gated full attention, vision tower with interpolated
-positions, merger, tied embeddings with padding rows. The dimensions are those that vLLM 0.25's CPU kernels accept (head
-sizes in multiples of 32; 0.31 takes 64 and 128 in gated-delta layers, see `tests/support/wide_heads.py`), and otherwise
-the smallest that still learn the digits. Only one layer of three is a gated-delta layer, because its CPU fallback is a
-slow loop.
+positions, merger, tied embeddings with padding rows. The dimensions are those that vLLM 0.31's CPU kernels accept (head
+sizes in multiples of 32, in gated-delta layers 64 or 128), and otherwise the smallest that still learn the digits. Only
+one layer of three is a gated-delta layer, because its CPU fallback is a slow loop.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ __all__ = ["make_config", "make_generation_config", "make_model", "make_processo
 HIDDEN = 96
 VISION_HIDDEN = 64
 HEAD = 32
+GATED_DELTA_HEAD = 64
 PATCH = 16
 MERGE = 2
 VOCABULARY_MULTIPLE = 64
@@ -77,8 +77,8 @@ def make_model(tokenizer: Qwen3_5Tokenizer) -> Qwen3_5ForConditionalGeneration:
             "head_dim": HEAD,
             "linear_num_key_heads": 1,
             "linear_num_value_heads": 1,
-            "linear_key_head_dim": HEAD,
-            "linear_value_head_dim": HEAD,
+            "linear_key_head_dim": GATED_DELTA_HEAD,
+            "linear_value_head_dim": GATED_DELTA_HEAD,
             "max_position_embeddings": CONTEXT,
             "rope_parameters": {
                 "rope_type": "default",

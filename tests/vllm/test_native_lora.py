@@ -21,7 +21,6 @@ from safetensors.torch import load_file, save_file
 from explicit_learning.data.answers import ANSWER_SCHEMA_REGEX
 from explicit_learning.files.resources import ASSETS
 from tests.support.vllm_engine import SCALE, Engine, Row, start_engine
-from tests.support.wide_heads import widen_adapter, widen_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -30,6 +29,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
 
 ROWS = 16
 WEIGHTS = "adapter_model.safetensors"
+MODEL, SFT = ASSETS / "tiny-vlm" / "model", ASSETS / "tiny-vlm" / "sft-adapter"
 GROUPS = {
     "gated-delta": ".linear_attn.",
     "language": ".language_model.",
@@ -40,16 +40,13 @@ GROUPS = {
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model (`model`), the adapter of its SFT stage (`sft`), and its adapters by group, all with wider heads."""
-    root = tmp_path_factory.mktemp("vllm")
-    widen_model(ASSETS / "tiny-vlm" / "model", root / "model")
-    widen_adapter(ASSETS / "tiny-vlm" / "sft-adapter", root / "sft")
-    return root
+    """A folder for adapters that tests write."""
+    return tmp_path_factory.mktemp("vllm")
 
 
 def changed(folder: Path, name: str, change: Callable[[str, torch.Tensor], tuple[str, torch.Tensor]]) -> Path:
     """Write a changed copy of the SFT adapter, and return its folder."""
-    target = Path(shutil.copytree(folder / "sft", folder / name))
+    target = Path(shutil.copytree(SFT, folder / name))
     tensors = dict(change(key, tensor) for key, tensor in load_file(target / WEIGHTS).items())
     save_file(tensors, target / WEIGHTS, metadata={"format": "pt"})
     return target
@@ -70,7 +67,7 @@ def drawn(folder: Path, name: str, *, part: str = "", seed: int = 0) -> Path:
 class Trainer:
     """The model in transformers, in float32."""
 
-    def __init__(self, model: Path, adapter: Path) -> None:
+    def __init__(self) -> None:
         from peft import PeftModel
         from PIL import Image
         from transformers import AutoModelForImageTextToText, AutoProcessor
@@ -81,9 +78,9 @@ class Trainer:
         from explicit_learning.training.kernels import bind_layer_functions
 
         bind_layer_functions("cpu")
-        base = AutoModelForImageTextToText.from_pretrained(model, dtype=torch.float32)
-        self.model: Any = PeftModel.from_pretrained(base, str(adapter)).eval()
-        processor: Any = AutoProcessor.from_pretrained(model)
+        base = AutoModelForImageTextToText.from_pretrained(MODEL, dtype=torch.float32)
+        self.model: Any = PeftModel.from_pretrained(base, str(SFT)).eval()
+        processor: Any = AutoProcessor.from_pretrained(MODEL)
         pool = load_pool("evaluation")
         items = [make_item(pool, seed=7, index=index) for index in range(ROWS)]
         views = [make_views(item, pool, ("full",))[0] for item in items]
@@ -116,9 +113,9 @@ class Trainer:
 
 
 @pytest.fixture(scope="session")
-def trainer(folder: Path) -> Trainer:
+def trainer() -> Trainer:
     """The trainer's side."""
-    return Trainer(folder / "model", folder / "sft")
+    return Trainer()
 
 
 @dataclass(kw_only=True)
@@ -131,7 +128,7 @@ class Generators:
 
 
 @pytest.fixture(scope="session")
-def started(folder: Path, trainer: Trainer) -> tuple[Engine, Generators]:
+def started(trainer: Trainer) -> tuple[Engine, Generators]:
     """The engine that most tests share, and the generators right after its start.
 
     The trainer's model is there before: vLLM registers a configuration class of its own with transformers, whose vision
@@ -141,7 +138,7 @@ def started(folder: Path, trainer: Trainer) -> tuple[Engine, Generators]:
     random.seed(5)
     np.random.seed(5)  # noqa: NPY002 - the global generator is what is looked at
     torch.manual_seed(5)
-    engine = start_engine(folder / "model")
+    engine = start_engine(MODEL)
     numpy = np.random.get_state()  # noqa: NPY002 - likewise
     return engine, Generators(python=random.getstate(), numpy=numpy, torch=torch.get_rng_state())
 
@@ -175,9 +172,9 @@ def test_sampling_advances_torchs_generator(engine: Engine, trainer: Trainer, se
     assert not torch.equal(torch.get_rng_state(), state)
 
 
-def test_the_sft_adapter_is_the_trainers(engine: Engine, trainer: Trainer, folder: Path) -> None:
+def test_the_sft_adapter_is_the_trainers(engine: Engine, trainer: Trainer) -> None:
     base, theirs = trainer.log_probs(None), engine.log_probs(trainer.rows)
-    tuned, sampled = trainer.log_probs(folder / "sft"), engine.log_probs(trainer.rows, engine.version(folder / "sft"))
+    tuned, sampled = trainer.log_probs(SFT), engine.log_probs(trainer.rows, engine.version(SFT))
     say(
         "sft",
         base_gap=distance(base, theirs),
@@ -234,8 +231,8 @@ def test_a_wrong_prefix_loads_nothing_and_is_no_error(engine: Engine, trainer: T
     assert not any(part.any() for pair in engine.read_back().values() for parts in pair for part in parts)
 
 
-def test_seeded_requests_do_not_depend_on_their_batch(engine: Engine, trainer: Trainer, folder: Path) -> None:
-    version = engine.version(folder / "sft")
+def test_seeded_requests_do_not_depend_on_their_batch(engine: Engine, trainer: Trainer) -> None:
+    version = engine.version(SFT)
     rows, seeds = trainer.rows * 2, list(range(100, 100 + 2 * ROWS))
 
     def sample(order: list[int]) -> list[list[int]]:
@@ -252,8 +249,8 @@ def test_seeded_requests_do_not_depend_on_their_batch(engine: Engine, trainer: T
     assert [sample([index])[0] for index in order[:8]] == first[:8]
 
 
-def test_a_request_without_a_seed(engine: Engine, trainer: Trainer, folder: Path) -> None:
-    version = engine.version(folder / "sft")
+def test_a_request_without_a_seed(engine: Engine, trainer: Trainer) -> None:
+    version = engine.version(SFT)
     seeds: list[int | None] = list(range(200, 200 + ROWS))
     alone = engine.samples(trainer.rows, seeds, regex=ANSWER_SCHEMA_REGEX, version=version)
     mixed = engine.samples([*trainer.rows, trainer.rows[0]], [*seeds, None], regex=ANSWER_SCHEMA_REGEX, version=version)
@@ -264,7 +261,7 @@ def test_a_request_without_a_seed(engine: Engine, trainer: Trainer, folder: Path
 def test_without_its_flag_the_tower_loses_its_adapter(trainer: Trainer, folder: Path) -> None:
     # The last test: an engine that goes takes the process groups with it, of other engines, too.
     adapter = drawn(folder, "tower-alone", part=GROUPS["tower"])
-    blind = start_engine(folder / "model", tower=False)
+    blind = start_engine(MODEL, tower=False)
     base, version = blind.log_probs(trainer.rows), blind.log_probs(trainer.rows, blind.version(adapter))
     say("no tower flag", gap=distance(version, trainer.log_probs(adapter)), effect=distance(base, version))
     assert version == base
