@@ -201,6 +201,8 @@ SETTINGS: tuple[Setting, ...] = (
     _forced("TOKENIZERS_PARALLELISM", "false", _always, "its threads deadlock in a forked process"),
     _default("HF_HUB_DISABLE_TELEMETRY", "1", _always, "a run reports its use to nobody"),
     _default("VLLM_NO_USAGE_STATS", "1", _always, "same"),
+    _forced("VLLM_ENABLE_V1_MULTIPROCESSING", "0", _always, "an engine runs in its rank's process, which checks it"),
+    _forced("VLLM_BATCH_INVARIANT", "0", _always, "the locked vLLM's batch-invariant mode refuses gated-delta layers"),
     _default("GLOO_SOCKET_IFNAME", "lo", _always, "it connects ranks of one machine; a container may have no other"),
     _forced(
         "MALLOC_MMAP_THRESHOLD_",
@@ -217,6 +219,9 @@ SETTINGS: tuple[Setting, ...] = (
         "and load; and two threads on two busy cores are much slower than one at the sizes that CPU runs have",
     ),
     _forced("MKL_NUM_THREADS", "1", _on_cpu, "overrides OMP_NUM_THREADS in MKL"),
+    _forced("VLLM_CPU_OMP_THREADS_BIND", "nobind", _on_cpu, "an engine would bind its rank's threads to cores"),
+    _forced("VLLM_CPU_KVCACHE_SPACE", "1", _on_cpu, "an engine otherwise takes a share of the machine's memory; in GiB"),
+    _forced("TORCH_COMPILE_DISABLE", "1", _on_cpu, "vLLM would compile its sampler when it first samples: half a minute"),
     _forced("CUDA_VISIBLE_DEVICES", "", _on_cpu, "libraries prefer a GPU they can see, also for a CPU plan"),
     _default("OMP_NUM_THREADS", _share_of_cores, _on_cuda, "the host's part is image preprocessing: cores over ranks"),
     _forced("CUDA_DEVICE_ORDER", "PCI_BUS_ID", _on_cuda, "NVML's order, in which the gates saw the GPUs"),
