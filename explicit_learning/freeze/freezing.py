@@ -33,6 +33,7 @@ from explicit_learning.plan.geometry import Geometry
 from explicit_learning.plan.reading import FROZEN, frozen_config_sha256
 from explicit_learning.plan.rules import broken_rules, warnings
 from explicit_learning.plan.typed_plan import Generation, Lora, Objective
+from explicit_learning.plan.vllm_rules import lock_faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -185,11 +186,13 @@ def _frozen_plan(
     code = code_identity()
     plan |= {"code_commit": code.commit, "code_dirty": code.dirty}
     # A plan for GPUs may be frozen anywhere; one for CPUs runs in the environment it is frozen in, whichever that is.
-    plan["environment_lock_sha256"] = lock_sha256(lock_of_new_plan(plan["hardware"]["accelerator"]))
+    lock = lock_of_new_plan(plan["hardware"]["accelerator"])
+    plan["environment_lock_sha256"] = lock_sha256(lock)
     plan = _ordered(plan, load_schema("plan"))
     plan[FROZEN] = frozen_config_sha256(plan)
     faults = validate(plan, "plan", gate=CONTEXT.gate, file=str(file))
     faults += broken_rules(plan, faults, gate=CONTEXT.gate, file=str(file))
+    faults += lock_faults(plan, lock, file=str(file))
     if faults or unfit:
         raise Refusal([*faults, *unfit])
     return plan, [*noticed, *left_out]

@@ -35,6 +35,7 @@ from explicit_learning.model_files.headers import lora_parameter_bound, processo
 from explicit_learning.plan.geometry import Geometry
 from explicit_learning.plan.reading import FROZEN
 from explicit_learning.plan.typed_plan import Generation, Hardware, Lora, Model, Objective, Optimisation
+from explicit_learning.plan.vllm_rules import lock_faults
 from explicit_learning.rundir.layout import COMPLETION_MARKER
 from explicit_learning.rundir.output_comparison import compared_run
 
@@ -164,7 +165,12 @@ def _environment_faults(document: PlanDocument) -> list[Fault]:
         return []
     lock_sha256, file = document.raw["environment_lock_sha256"], str(document.path)
     # An image of another lock differs from the plan's in every second package: one fault is enough.
-    return check_image(lock_sha256, file=file) or check_environment(find_lock(lock_sha256, file=file))
+    if faults := check_image(lock_sha256, file=file):
+        return faults
+    lock = find_lock(lock_sha256, file=file)
+    if all(document.is_sound(group) for group in ("hardware", "vllm", "generation")):
+        faults += lock_faults(document.raw, lock, file=file)
+    return [*faults, *check_environment(lock)]
 
 
 @dataclass(slots=True, kw_only=True)

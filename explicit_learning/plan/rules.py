@@ -6,15 +6,22 @@ is reported once; all other rules are still checked. The same rules judge a plan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from explicit_learning.arms import ARMS
 from explicit_learning.data.answers import ANSWER_SCHEMA_REGEX
-from explicit_learning.errors import Context, Fault, found_text
+from explicit_learning.errors import found_text
 from explicit_learning.plan.geometry import Geometry
 from explicit_learning.plan.idle_settings import idle_settings
+from explicit_learning.plan.registry import CONTEXT, Registry
+from explicit_learning.plan.vllm_rules import VLLM_RULES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from explicit_learning.errors import Fault
+    from explicit_learning.plan.registry import Document
 
 __all__ = ["SMOKE_STOP_STEP", "broken_rules", "warnings"]
 
@@ -23,29 +30,9 @@ PAPO_COLLAPSE_GAMMA = 0.04
 # Logits of about 100 divided by this are resolved to 0.06 nats in float32, in which log-probs are computed.
 LEAST_TEMPERATURE = 0.0001
 
-CONTEXT = Context(gate="plan")
 REFREEZE = "freeze the draft again"
-Document = dict[str, Any]
-Check = Callable[[Document], Iterator[Fault]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """A check and the JSON pointers of the fields it reads."""
-
-    needs: tuple[str, ...]
-    check: Check
-
-
-_RULES: list[Rule] = []
-
-
-def _rule(*needs: str) -> Callable[[Check], Check]:
-    def register(check: Check) -> Check:
-        _RULES.append(Rule(needs=needs, check=check))
-        return check
-
-    return register
+_RULES = Registry(VLLM_RULES)
+_rule = _RULES.rule
 
 
 @_rule("/arm", "/reward", "/objective", "/vllm")
@@ -235,38 +222,6 @@ def _temperature_leaves_numbers(plan: Document) -> Iterator[Fault]:
             "rounding errors or infinite",
             fix="raise it, for example to 0.01, with which the most probable token is almost always sampled",
         )
-
-
-@_rule("/vllm", "/vllm/max_model_len", "/generation/context_tokens")
-def _vllm_holds_the_context(plan: Document) -> Iterator[Fault]:
-    if plan["vllm"] is None:
-        return
-    length, needed = plan["vllm"]["max_model_len"], plan["generation"]["context_tokens"]
-    if length < needed:
-        yield CONTEXT.fault(
-            pointer="/vllm/max_model_len",
-            found=str(length),
-            expected=f"at least generation.context_tokens, {needed}",
-            fix=f"set it to {needed}: otherwise vLLM refuses the longest prompts in the middle of the run",
-        )
-
-
-@_rule("/vllm", "/vllm/tensor_parallel", "/hardware/world_size")
-def _vllm_divides_the_ranks(plan: Document) -> Iterator[Fault]:
-    if plan["vllm"] is not None and plan["hardware"]["world_size"] % plan["vllm"]["tensor_parallel"]:
-        yield CONTEXT.fault(
-            pointer="/vllm/tensor_parallel",
-            found=found_text(plan["vllm"]["tensor_parallel"]),
-            expected=f"a divisor of hardware.world_size, {plan['hardware']['world_size']}",
-            fix="choose a number that gives every engine the same number of ranks",
-        )
-
-
-@_rule("/vllm", "/vllm/use")
-def _vllm_is_not_available_yet(plan: Document) -> Iterator[Fault]:
-    if plan["vllm"] is not None and plan["vllm"]["use"]:
-        fix = "set it to false: the trained model then samples its completions itself"
-        yield CONTEXT.fault(pointer="/vllm/use", found="true", expected="false in this version", fix=fix)
 
 
 @_rule("/run_mode", "/optimisation/max_steps")

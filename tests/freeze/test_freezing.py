@@ -15,9 +15,11 @@ from explicit_learning.data.answers import ANSWER_SCHEMA_REGEX
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.hashing import sha256_file, snapshot_sha256
 from explicit_learning.files.resources import ASSETS, PLANS, ROOT
+from explicit_learning.freeze import freezing
 from explicit_learning.freeze.freezing import freeze
 from explicit_learning.gates.check import check_plan
 from explicit_learning.inputs.sft_pass import SftPass
+from explicit_learning.lock import CPU_LOCK, VLLM_CPU_LOCK, lock_sha256
 from explicit_learning.model_files.folders import adapter_sha256
 from explicit_learning.plan.reading import frozen_config_sha256, load_plan, read_plan
 from tests.support.sft_count import count_light
@@ -237,6 +239,27 @@ def test_rules_between_fields_apply_to_drafts(draft: dict[str, Any], tmp_path: P
     draft["optimisation"]["per_device_batch_size"] = 12
     draft["lora"]["dropout"] = 0.1
     assert set(refused(draft, tmp_path / "plan.json")) == {"/optimisation/per_device_batch_size", "/lora/dropout"}
+
+
+@pytest.mark.parametrize("pointer", ["/vllm/use", "/generation/evaluation_engine"])
+def test_a_draft_with_vllm_freezes_in_an_environment_that_has_it(
+    draft: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pointer: str
+) -> None:
+    draft["determinism"] = "seeded"
+    if pointer == "/vllm/use":
+        draft["vllm"] = {"use": True}
+    else:
+        draft["generation"]["evaluation_engine"] = "vllm"
+    monkeypatch.setattr(freezing, "lock_of_new_plan", lambda _: CPU_LOCK)
+    with pytest.raises(Refusal) as caught:
+        freeze(draft, file=DRAFT, out=tmp_path / "plan.json", count_sft=no_sft)
+    (fault,) = caught.value.faults
+    assert (fault.pointer, fault.exit_code) == (pointer, ExitCode.ENVIRONMENT)
+    fix = "make an environment with vLLM, `make -s env LOCK=vllm-cpu`, and freeze the draft there"
+    assert fault.fix.startswith(fix)
+    monkeypatch.setattr(freezing, "lock_of_new_plan", lambda _: VLLM_CPU_LOCK)
+    plan, _ = freeze(draft, file=DRAFT, out=tmp_path / "plan.json", count_sft=no_sft)
+    assert plan["environment_lock_sha256"] == lock_sha256(VLLM_CPU_LOCK)
 
 
 def test_a_dataset_without_the_arms_rows_is_refused(draft: dict[str, Any], tmp_path: Path) -> None:

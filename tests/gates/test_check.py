@@ -23,6 +23,7 @@ from explicit_learning.gates.memory_estimate import estimate_memory
 from explicit_learning.gates.row_sizes import frozen_row_sizes
 from explicit_learning.gates.trackers import TRACKERS_VARIABLE, named_trackers
 from explicit_learning.inputs.data import ImageTokens, image_tokens_per_row
+from explicit_learning.lock import CPU_LOCK, VLLM_CPU_LOCK, lock_sha256
 from explicit_learning.plan.reading import FROZEN, frozen_config_sha256, read_plan
 from explicit_learning.plan.typed_plan import Plan
 from tests.support.dataset_builder import Builder, image_bytes
@@ -123,6 +124,20 @@ def test_an_end_of_turn_that_ends_no_completion_is_a_warning(data: Builder, demo
     (warning,) = told
     assert warning.startswith("/generation/terminal_token_ids: [377]: the chat template ends an answer with <|im_end|>")
     assert warnings(out) == [warning]
+
+
+def test_a_plan_whose_lock_has_no_vllm_cannot_sample_with_it(plan: Path) -> None:
+    def found(lock: Path) -> list[tuple[str | None, ExitCode]]:
+        document = json.loads(plan.read_text())
+        document |= {"determinism": "seeded", "environment_lock_sha256": lock_sha256(lock)}
+        document["vllm"]["use"] = True
+        document[FROZEN] = frozen_config_sha256(document)
+        plan.write_text(json.dumps(document))
+        told = check_plan(read_plan(plan), out=None).faults
+        return [(fault.pointer, fault.exit_code) for fault in told if fault.file == str(plan) and fault.gate != "image"]
+
+    assert found(CPU_LOCK) == [("/vllm/use", ExitCode.ENVIRONMENT)]
+    assert found(VLLM_CPU_LOCK) == []
 
 
 def test_a_damaged_model_is_one_fault_where_the_disk_is_checked_too(plan: Path, tmp_path: Path) -> None:
