@@ -20,6 +20,7 @@ import torch
 
 from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.plan.geometry import Geometry
+from explicit_learning.plan.idle_settings import warmup_steps
 from explicit_learning.rundir.rank_report import AgreementProbe, SamplerAgreement
 from explicit_learning.training.collectives import gather
 from explicit_learning.training.float32_head import float32_head
@@ -56,7 +57,9 @@ def probe_reason(step: int, plan: Plan, *, resumed: bool) -> ProbeReason | None:
     cycle, interval = Geometry.of(plan).iterations, plan.generation.probe_interval
     if step == 0:
         return "start"
-    if step == cycle:
+    # With a warm-up, the first step has a learning rate of 0: the second one is the first that changes the adapter.
+    changed = 2 if warmup_steps(plan.optimisation.max_steps, plan.optimisation.warmup_ratio) else 1
+    if step == -(-changed // cycle) * cycle:
         return "first_step"
     if step // interval > (step - cycle) // interval:
         return "interval"

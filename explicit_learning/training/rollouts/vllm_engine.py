@@ -121,6 +121,8 @@ class Engine:
         self._adapter: Any = None
         with _undisturbed():
             self._llm = _start(settings)
+        # At the end of the process it would destroy the trainer's process groups, too.
+        self._llm.llm_engine.engine_core._finalizer.detach()  # noqa: SLF001 - there is no setting for it
         self._started_with = self._base_sha256()
 
     def base_digests(self) -> dict[str, str]:
