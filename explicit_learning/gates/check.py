@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from explicit_learning.errors import Refusal
+from explicit_learning.gates.activations import FLOAT32
 from explicit_learning.gates.compiler import check_compiler
 from explicit_learning.gates.disk import check_disk, estimate_run_bytes
 from explicit_learning.gates.environment import check_environment
@@ -25,10 +26,11 @@ from explicit_learning.gates.output import check_output
 from explicit_learning.gates.resume import LIBRARIES, check_resume
 from explicit_learning.gates.row_sizes import row_sizes
 from explicit_learning.gates.shm import check_shm, shm_need
-from explicit_learning.gates.temporary import check_temporary_folder
+from explicit_learning.gates.temporary import check_adapter_versions, check_temporary_folder
 from explicit_learning.gates.trackers import check_trackers
 from explicit_learning.inputs.code import code_identity, code_warnings
 from explicit_learning.inputs.frozen import read_frozen_inputs, resolved_paths
+from explicit_learning.inputs.lora_targets import adapter_values, resolve_targets
 from explicit_learning.inputs.outputs import inputs_of_plan, output_faults
 from explicit_learning.lock.shipped import find_lock
 from explicit_learning.model_files.headers import lora_parameter_bound, processor_bytes
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from explicit_learning.errors import Fault
+    from explicit_learning.gates.disk import DiskNeed
     from explicit_learning.gates.memory import RankMemory
     from explicit_learning.gates.row_sizes import RowSizes
     from explicit_learning.inputs.named import Inputs
@@ -130,7 +133,7 @@ def check_plan(
             unfit, accepted = _run_folder(document, out, machine.platform, node=node, accepted=accept_changes)
             named = any(fault.gate == "environment" for fault in faults)  # the lock decides about libraries
             faults += [each for each in unfit if not (named and LIBRARIES in (each.pointer or ""))]
-        faults += _disk_faults(document, out)
+    faults += _disk_faults(document, inputs, out, nodes)
     warnings = [*document.warnings, *inputs.warnings, *machine.warnings, *accepted]
     if code is not None and document.is_sound("code_commit"):
         warnings += code_warnings(code, frozen_commit=document.raw["code_commit"])
@@ -224,19 +227,36 @@ def _row_sizes(inputs: Inputs, generation: Generation) -> RowSizes | None:
     return row_sizes(inputs.data, model=inputs.model.folder, system=inputs.prompt.text, generation=generation)
 
 
-def _disk_faults(document: PlanDocument, out: Path) -> list[Fault]:
-    """Check the disk, if everything is in order that the size of the run depends on."""
+def _disk_faults(document: PlanDocument, inputs: Inputs, out: Path | None, nodes: int) -> list[Fault]:
+    """Check the disks of the run folder and, where vLLM samples, of the temporary folder, as far as needs are known."""
+    need, plan = None if out is None else _run_need(document), document.plan
+    run = None if out is None or need is None else (out, need)
+    faults = [] if run is None else check_disk(*run)
+    if plan is not None and plan.vllm is not None and plan.vllm.use and inputs.model is not None:
+        linear = inputs.model.linear
+        try:
+            targets = resolve_targets(linear, plan.lora)
+        except Refusal:
+            return faults  # the check of the adapter's modules has reported it
+        values = adapter_values((linear[name] for name in targets), plan.lora.rank)
+        ranks = plan.hardware.ranks_per_node(nodes)
+        faults += check_adapter_versions(FLOAT32 * values, ranks=ranks, run=run)
+    return faults
+
+
+def _run_need(document: PlanDocument) -> DiskNeed | None:
+    """Return what the run takes on its disk, if everything is in order that it depends on."""
     hardware, optimisation = document.group("hardware", Hardware), document.group("optimisation", Optimisation)
     generation, objective = document.group("generation", Generation), document.group("objective", Objective)
     model, lora = document.group("model", Model), document.group("lora", Lora)
     if not (model and lora and optimisation and hardware and generation):
-        return []
+        return None
     if document.arm is None or not document.is_sound("objective"):
-        return []
+        return None
     folder = document.path.resolve().parent / model.path
     geometry = Geometry.of_groups(optimisation, hardware, generation, objective)
     try:
-        need = estimate_run_bytes(
+        return estimate_run_bytes(
             trainable_parameters=lora_parameter_bound(folder, lora.rank),
             checkpoints_kept=optimisation.save_total_limit + 1,
             max_steps=optimisation.max_steps,
@@ -247,5 +267,4 @@ def _disk_faults(document: PlanDocument, out: Path) -> list[Fault]:
             completion_tokens=generation.max_completion_tokens,
         )
     except (Refusal, OSError, ValueError, KeyError, TypeError, AttributeError):
-        return []  # the check of the model has reported it
-    return check_disk(out, need)
+        return None  # the check of the model has reported it

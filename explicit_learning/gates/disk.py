@@ -13,7 +13,16 @@ from pathlib import Path
 
 from explicit_learning.errors import Context, ExitCode, Fault
 
-__all__ = ["DiskNeed", "check_disk", "estimate_run_bytes", "existing_ancestor", "folder_bytes"]
+__all__ = [
+    "DiskNeed",
+    "check_disk",
+    "disk_size",
+    "estimate_run_bytes",
+    "existing_ancestor",
+    "folder_bytes",
+    "free_bytes",
+    "missing_bytes",
+]
 
 CONTEXT = Context(gate="disk", exit_code=ExitCode.IO)
 MIB = 2**20
@@ -104,19 +113,18 @@ def check_disk(folder: Path, need: DiskNeed) -> list[Fault]:
     except OSError:
         return []
     try:
-        status = os.statvfs(place)
-        present_bytes, present_files = folder_bytes(folder)
+        status, free = os.statvfs(place), free_bytes(place)
+        needed = missing_bytes(folder, need)
+        _, present_files = folder_bytes(folder)
     except OSError as error:
         found, expected = f"free space cannot be measured: {error.strerror}", "a file system that reports free space"
         fix = "repair the file system, or choose a folder on another disk (--out)"
         return [context.fault(found=found, expected=expected, fix=fix)]
-    needed = max(0, need.needed_bytes - present_bytes)
-    free = status.f_bavail * status.f_frsize
     faults = []
     if free < needed:
         fix = "free some space, choose a folder on another disk (--out), or plan fewer checkpoints"
-        expected = f"at least {_size(needed)} free for the planned run"
-        faults.append(context.fault(found=f"{_size(free)} free", expected=expected, fix=fix))
+        expected = f"at least {disk_size(needed)} free for the planned run"
+        faults.append(context.fault(found=f"{disk_size(free)} free", expected=expected, fix=fix))
     files = max(0, need.files - present_files)
     if status.f_files and status.f_favail < files:
         fix = "remove unneeded files, or choose a folder on another disk (--out)"
@@ -154,5 +162,26 @@ def folder_bytes(folder: Path) -> tuple[int, int]:
     return total, entries
 
 
-def _size(size: int) -> str:
+def free_bytes(folder: Path) -> int:
+    """Return the free space on a folder's disk; what is reserved for root does not count.
+
+    Raises:
+        OSError: If the file system does not report it.
+    """
+    status = os.statvfs(folder)
+    return status.f_bavail * status.f_frsize
+
+
+def missing_bytes(folder: Path, need: DiskNeed) -> int:
+    """Return how much of a run's need is not in its folder yet.
+
+    Raises:
+        OSError: If the folder cannot be read.
+    """
+    present, _ = folder_bytes(folder)
+    return max(0, need.needed_bytes - present)
+
+
+def disk_size(size: int) -> str:
+    """Return a number of bytes in GiB, or in MiB where it is less than one."""
     return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / MIB:.1f} MiB"

@@ -2,7 +2,8 @@
 
 Running out of memory costs the hours until it happens, and says nothing about the plan. So what a rank takes is
 estimated (`explicit_learning.gates.memory_estimate`). If what every run of the plan takes does not fit, the plan is
-refused; if what it takes with rows as long as planned comes near the memory, there is a warning.
+refused; if what it takes with rows as long as planned comes near the memory, there is a warning. Where vLLM samples,
+its share must leave room for engine and trainer, on the GPU that is here or on one of the size that the plan asks for.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.gates.machine import available_memory_bytes
 from explicit_learning.gates.memory_estimate import estimate_memory
 from explicit_learning.gates.nvml import Inventory
+from explicit_learning.gates.sizes import GIB, memory_size
 from explicit_learning.gates.visible import visible_devices
+from explicit_learning.gates.vllm_memory import ENGINE, share_faults
 from explicit_learning.plan.geometry import Geometry
 
 if TYPE_CHECKING:
@@ -27,10 +30,9 @@ if TYPE_CHECKING:
     from explicit_learning.gates.row_sizes import RowSizes
     from explicit_learning.plan.typed_plan import Hardware, Plan
 
-__all__ = ["GIB", "MemoryLimit", "RankMemory", "check_memory", "memory_limit", "memory_text", "rank_memory"]
+__all__ = ["MemoryLimit", "RankMemory", "check_memory", "memory_limit", "memory_text", "rank_memory"]
 
 CONTEXT = Context(gate="memory", exit_code=ExitCode.HARDWARE)
-GIB = 2**30
 # Share of the memory from which on a plan is near it: an estimate is not exact, and the allocator leaves gaps.
 NEAR = 0.9
 # The field of a plan that a moment's memory depends on most.
@@ -72,6 +74,7 @@ class RankMemory:
         estimate, limit = self.estimate, self.limit
         return {
             "least": estimate.least.size,
+            "engine": dict(estimate.engine),
             "estimate": estimate.most.size,
             "certain": {moment.name: moment.parts for moment in estimate.certain},
             "planned": {moment.name: moment.parts for moment in estimate.planned},
@@ -143,7 +146,12 @@ def check_memory(memory: RankMemory, *, file: str | None, plan: Plan) -> tuple[l
         return [], []
     share = limit.total_bytes // limit.ranks
     name = limit.name if limit.ranks == 1 else f"{limit.name}, shared by {limit.ranks} ranks"
-    refused = [moment for moment in estimate.certain if moment.size > share] if limit.certain else []
+    no_room = []
+    if plan.hardware.accelerator == "cuda" and plan.vllm is not None and estimate.engine:
+        no_room = share_faults(estimate, plan.vllm, total=share, name=name, file=file)
+    # What would fit without the engine is a fault of its share, and told as such.
+    large = [moment for moment in estimate.certain if (moment.without_engine if no_room else moment.size) > share]
+    refused = large if limit.certain else []
     if hopeless := [moment for moment in refused if sum(moment.fixed.values()) > share]:
         refused = [max(hopeless, key=lambda moment: moment.size)]  # the others have the same cause
     faults = [
@@ -151,7 +159,7 @@ def check_memory(memory: RankMemory, *, file: str | None, plan: Plan) -> tuple[l
             file=file,
             pointer=POINTERS[moment.name],
             found=f"a rank takes at least {_taken(moment)}",
-            expected=f"at most {_size(share)}, the memory of {name}",
+            expected=f"at most {memory_size(share)}, the memory of {name}",
             fix=_advice(moment, share, plan, certain=True),
         )
         for moment in refused
@@ -160,16 +168,18 @@ def check_memory(memory: RankMemory, *, file: str | None, plan: Plan) -> tuple[l
     near = [moment for moment in estimate.planned if moment.size > NEAR * share and moment.name not in refused_names]
     warnings = [
         f"{POINTERS[moment.name]}: with rows as long as planned, a rank takes about {_taken(moment)}, "
-        f"of {_size(share)}, the memory of {name}: {_advice(moment, share, plan, certain=False)}"
+        f"of {memory_size(share)}, the memory of {name}: {_advice(moment, share, plan, certain=False)}"
         for moment in near
-        if not hopeless
+        if not hopeless and not (no_room and ENGINE in moment.parts)
     ]
-    return faults, warnings
+    return [*no_room, *faults], warnings
 
 
 def _advice(moment: Moment, share: int, plan: Plan, *, certain: bool) -> str:
     """Return what makes a moment fit; what is certain leaves EVI-PO's candidates out."""
     more = "use GPUs with more memory" if plan.hardware.accelerator == "cuda" else "use a machine with more memory"
+    if ENGINE in moment.parts and plan.hardware.accelerator == "cuda" and not certain:
+        more += ", plan a smaller vllm.gpu_memory_share"
     if sum(moment.fixed.values()) > share:
         return f"{more}, a smaller model or a lower lora.rank: this does not depend on the rows"
     if moment.name == "evaluation":
@@ -198,7 +208,7 @@ def _advice(moment: Moment, share: int, plan: Plan, *, certain: bool) -> str:
 def memory_text(memory: RankMemory) -> str:
     """Return what a rank takes as one line."""
     estimate, limit = memory.estimate, memory.limit
-    of = f", of {_size(limit.total_bytes // limit.ranks)} ({limit.name})" if limit else ""
+    of = f", of {memory_size(limit.total_bytes // limit.ranks)} ({limit.name})" if limit else ""
     return (
         f"memory of a rank: at least {_taken(estimate.least)}; with rows as long as planned about "
         f"{_taken(estimate.most)}{of}"
@@ -206,9 +216,5 @@ def memory_text(memory: RankMemory) -> str:
 
 
 def _taken(moment: Moment) -> str:
-    parts = ", ".join(f"{name} {_size(size)}" for name, size in moment.parts.items())
-    return f"{_size(moment.size)} in {moment.name} ({parts})"
-
-
-def _size(size: int) -> str:
-    return f"{size / GIB:.2f} GiB" if size >= GIB / 100 else f"{size / 2**20:.2f} MiB"
+    parts = ", ".join(f"{name} {memory_size(size)}" for name, size in moment.parts.items())
+    return f"{memory_size(moment.size)} in {moment.name} ({parts})"

@@ -6,7 +6,8 @@ There are two answers:
 * *estimate*: what it takes if rows are as long as the plan permits.
 
 Both are that of the *moment* that takes most: a backward pass, sampling, an optimizer step or, in the estimate alone,
-evaluation, which is a process of its own. What is listed is what is there in that moment.
+evaluation, which is a process of its own. What is listed is what is there in that moment. What vLLM samples or answers
+is no moment: its engine's memory is its own, and there is no more of it then.
 
 With P parameters of the model, A of an adapter, e bytes per value of the model's type (2 or 4), R rows of a backward
 pass, S rows that a rank samples together, T tokens of a row, C of them its completion, h features, V rows of the output
@@ -17,7 +18,7 @@ layer (in bytes):
   TRL keeps the reference as a second, frozen adapter.
 * gradients, 4 A, and 4 A for DDP's buckets where there are several ranks (torch: ``gradient_as_bucket_view=False``).
 * optimizer, 8 A: AdamW's two moments.
-* vllm: its share of the GPU's memory, which it reserves.
+* vllm: its share of the GPU's memory, which it reserves; on a CPU, what `explicit_learning.gates.vllm_memory` counts.
 * activations: R T h e for each layer with checkpointing, and the values of one layer, computed again; without it,
   R T times the values of all layers.
 * logits, 8 R C min(V, 32768): TRL 1.16 computes the output layer in tiles of that many rows, and their gradient.
@@ -40,7 +41,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from explicit_learning.gates.activations import FLOAT32, Activations
-from explicit_learning.inputs.lora_targets import resolve_targets
+from explicit_learning.gates.vllm_memory import ENGINE, cache_bytes, engine_memory
+from explicit_learning.inputs.lora_targets import adapter_values, resolve_targets
 from explicit_learning.model_files.dimensions import Dimensions
 from explicit_learning.model_files.weights import linear_modules
 from explicit_learning.plan.geometry import Geometry
@@ -93,6 +95,11 @@ class Moment:
         """Their sum. Unit: bytes."""
         return sum(self.parts.values())
 
+    @property
+    def without_engine(self) -> int:
+        """Their sum without vLLM's engine: what the trainer takes. Unit: bytes."""
+        return self.size - self.parts.get(ENGINE, 0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryEstimate:
@@ -101,10 +108,12 @@ class MemoryEstimate:
     Attributes:
         certain: What every run of the plan takes, whatever its rows, at each moment.
         planned: What it takes with rows as long as the plan permits.
+        engine: What vLLM's engine takes at least, by part; empty without one. Unit: bytes.
     """
 
     certain: tuple[Moment, ...]
     planned: tuple[Moment, ...]
+    engine: Mapping[str, int]
 
     @property
     def least(self) -> Moment:
@@ -136,15 +145,14 @@ def estimate_memory(
     dimensions, linear = Dimensions.of_model(model), linear_modules(model)
     objective, generation = plan.objective, plan.generation
     targets = {name: linear[name] for name in resolve_targets(linear, plan.lora)}
-    # Two float32 matrices of the plan's rank for each module (out, in).
-    adapter = FLOAT32 * plan.lora.rank * sum(map(sum, targets.values()))
+    adapter = FLOAT32 * adapter_values(targets.values(), plan.lora.rank)
     weights = dimensions.parameters * TYPE_BYTES[plan.model.dtype]
-    vllm = int(plan.vllm.gpu_memory_share * gpu_bytes) if plan.vllm and plan.vllm.use and gpu_bytes else 0
+    engine = engine_memory(plan, dimensions, targets.values())
     geometry = Geometry.of(plan)
     loaded = {
         "weights": weights,
         "adapters": adapter * (1 + (objective is not None and objective.beta != 0)),
-        "vllm": vllm,
+        ENGINE: _engine_share(plan, engine, gpu_bytes),
     }
     buckets = adapter if geometry.ranks > 1 else 0
     moments = {"optimizer": MOMENTS * adapter}
@@ -168,7 +176,7 @@ def estimate_memory(
     together = geometry.rows_per_rank
     shown = _shown(plan, rows) * dimensions.vision.patches_per_token * dimensions.vision.patch_values * FLOAT32
     backward["images"] = shown * (together if plan.samples else geometry.batch)
-    if plan.samples and not (plan.vllm and plan.vllm.use):
+    if plan.samples and not engine:
         fixed = {**loaded, "gradients": buckets}
         drawn = SAMPLED_COPIES if generation.top_p == 1 else NUCLEUS_COPIES
         prompts = geometry.prefilled_rows
@@ -179,12 +187,21 @@ def estimate_memory(
         many["images"] = backward["images"]
         least.append(Moment(name="sampling", fixed={**certain, **fixed, **kept}, rows=few))
         planned.append(Moment(name="sampling", fixed={**runtime, **fixed, **moments}, rows=many))
+    if generation.evaluation_engine == "vllm":
+        return MemoryEstimate(certain=tuple(least), planned=tuple(planned), engine=engine)
     together = min(generation.evaluation_batch_size, rows.evaluation if rows else generation.evaluation_batch_size)
     answered = _sampling(plan, dimensions, (together, together), tokens, GENERATE_COPIES + GREEDY_COPIES)
     answered["sampling"] = answered.pop("prompts") + answered.pop("logits")
     answered["images"] = shown * together
     planned.append(Moment(name="evaluation", fixed={**runtime, "weights": weights, "adapters": adapter}, rows=answered))
-    return MemoryEstimate(certain=tuple(least), planned=tuple(planned))
+    return MemoryEstimate(certain=tuple(least), planned=tuple(planned), engine=engine)
+
+
+def _engine_share(plan: Plan, engine: Mapping[str, int], gpu_bytes: int | None) -> int:
+    """Return what vLLM's engine takes of a rank's memory."""
+    if plan.hardware.accelerator == "cpu" or not engine or plan.vllm is None:
+        return sum(engine.values())
+    return int(plan.vllm.gpu_memory_share * gpu_bytes) if gpu_bytes else 0
 
 
 def _shown(plan: Plan, rows: RowSizes | None) -> int:
@@ -240,10 +257,8 @@ def _sampling(
         copies: Copies of the logits of a position, in values of four bytes.
     """
     item, (prompts, completions) = TYPE_BYTES[plan.model.dtype], rows
-    convolution = model.kernel * (2 * model.linear_key + model.linear_value) * item
-    state = model.linear_layers * (model.linear_state * FLOAT32 + convolution)
     return {
-        "kv cache": completions * (model.full_layers * 2 * model.key * item * sum(tokens) + state),
+        "kv cache": completions * cache_bytes(model, tokens=sum(tokens), item=item),
         "prompts": prompts * tokens[0] * (model.hidden + 2 * model.intermediate) * item,
         "logits": completions * model.vocabulary * FLOAT32 * copies,
     }

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from explicit_learning.errors import Fault
     from explicit_learning.plan.typed_plan import Lora
 
-__all__ = ["resolve_targets", "shortest_suffixes"]
+__all__ = ["adapter_values", "resolve_targets", "shortest_suffixes"]
 
 CONTEXT = Context(gate="model")
 
@@ -65,6 +65,11 @@ def resolve_targets(linear: Iterable[str], lora: Lora, *, file: str | None = Non
             fix=f"add {HEAD} to exclude_modules",
         )
     return tuple(chosen)
+
+
+def adapter_values(shapes: Iterable[tuple[int, int]], rank: int) -> int:
+    """Return how many values an adapter of a rank has, in its two matrices for each module of shape (out, in)."""
+    return rank * sum(map(sum, shapes))
 
 
 def _unmatched(field: str, patterns: Iterable[str], names: list[str], file: str | None, *, fix: str) -> list[Fault]:

@@ -1,16 +1,18 @@
-"""What vLLM's engine takes, whatever a plan asks for: the limits of vLLM 0.31, by name.
+"""What vLLM's engine takes, whatever a plan asks for.
 
-A test compares them with the installed package (`tests/vllm/test_limits.py`).
+The limits are those of vLLM 0.31; `tests/vllm/test_limits.py` compares them with the installed package.
 """
 
 from __future__ import annotations
 
-__all__ = ["MOST_TEMPERATURE", "VLLM_LORA_RANKS", "engine_rank"]
+__all__ = ["CPU_CACHE_BYTES", "MOST_TEMPERATURE", "VLLM_LORA_RANKS", "engine_rank"]
 
 # vllm.config.lora.MaxLoRARanks: the sizes that an engine can reserve for an adapter.
 VLLM_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 # vllm.SamplingParams refuses a request above it.
 MOST_TEMPERATURE = 2
+# The key and value cache of an engine on a CPU, where vLLM would otherwise take a share of the machine's memory.
+CPU_CACHE_BYTES = 2**30
 
 
 def engine_rank(rank: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from tests.support.dataset_builder import Builder, image_bytes
 from tests.support.sft_count import count_light
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from explicit_learning.errors import Fault
@@ -126,18 +128,40 @@ def test_an_end_of_turn_that_ends_no_completion_is_a_warning(data: Builder, demo
     assert warnings(out) == [warning]
 
 
+def with_vllm(plan: Path, lock: Path = VLLM_CPU_LOCK) -> Path:
+    """Rewrite a plan so that it samples with vLLM in the environment of a lock."""
+    document = json.loads(plan.read_text())
+    document |= {"determinism": "seeded", "environment_lock_sha256": lock_sha256(lock)}
+    document["vllm"]["use"] = True
+    document[FROZEN] = frozen_config_sha256(document)
+    plan.write_text(json.dumps(document))
+    return plan
+
+
 def test_a_plan_whose_lock_has_no_vllm_cannot_sample_with_it(plan: Path) -> None:
     def found(lock: Path) -> list[tuple[str | None, ExitCode]]:
-        document = json.loads(plan.read_text())
-        document |= {"determinism": "seeded", "environment_lock_sha256": lock_sha256(lock)}
-        document["vllm"]["use"] = True
-        document[FROZEN] = frozen_config_sha256(document)
-        plan.write_text(json.dumps(document))
-        told = check_plan(read_plan(plan), out=None).faults
+        told = check_plan(read_plan(with_vllm(plan, lock)), out=None).faults
         return [(fault.pointer, fault.exit_code) for fault in told if fault.file == str(plan) and fault.gate != "image"]
 
     assert found(CPU_LOCK) == [("/vllm/use", ExitCode.ENVIRONMENT)]
     assert found(VLLM_CPU_LOCK) == []
+
+
+@pytest.mark.parametrize("out", [None, "run"])
+def test_the_adapters_versions_for_vllm_need_room_in_the_temporary_folder(
+    plan: Path, tmp_path: Path, small_disk: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, out: str | None
+) -> None:
+    run = tmp_path / out if out else None
+    # Rank 16: two versions of 444 KiB, each with a MiB for what else is in its folder.
+    for size, expected in (("2k", 1), ("3m", 0)):
+        monkeypatch.setattr(tempfile, "tempdir", str(small_disk(f"size={size}")))
+        told = check_plan(read_plan(with_vllm(plan)), out=run).faults
+        found = [fault for fault in told if fault.gate == "launch"]
+        assert [fault.exit_code for fault in found] == [ExitCode.IO] * expected
+        assert all(
+            "2.9 MiB for 2 versions of the adapter for each rank on this machine (1)" in fault.expected
+            for fault in found
+        )
 
 
 def test_a_damaged_model_is_one_fault_where_the_disk_is_checked_too(plan: Path, tmp_path: Path) -> None:

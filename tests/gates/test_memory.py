@@ -10,7 +10,6 @@ import pytest
 from explicit_learning.errors import ExitCode
 from explicit_learning.gates.machine import available_memory_bytes
 from explicit_learning.gates.memory import (
-    GIB,
     MemoryLimit,
     RankMemory,
     check_memory,
@@ -21,6 +20,7 @@ from explicit_learning.gates.memory import (
 from explicit_learning.gates.memory_estimate import MemoryEstimate, Moment, estimate_memory
 from explicit_learning.gates.nvml import Gpu, Inventory, NvmlUnavailable
 from explicit_learning.gates.row_sizes import RowSizes
+from explicit_learning.gates.sizes import GIB
 from explicit_learning.inputs.data import ImageTokens
 from explicit_learning.model_files.dimensions import Dimensions
 from explicit_learning.plan.typed_plan import EviPo, Hardware, Plan
@@ -169,7 +169,7 @@ def test_a_plan_that_cannot_fit_an_h200_is_refused(
     assert fits == (not faults)
 
 
-def test_evi_po_adds_one_forward_of_candidates_and_vllm_its_share() -> None:
+def test_evi_po_adds_one_forward_of_candidates() -> None:
     arm = plan()
     assert arm.objective is not None
     terms = EviPo(
@@ -180,11 +180,6 @@ def test_evi_po_adds_one_forward_of_candidates_and_vllm_its_share() -> None:
     plain, more = (moments(estimate(of).planned)["a backward pass"] for of in (arm, evi))
     for part in ("activations", "logits"):
         assert more[part] * rows == plain[part] * (rows + 8)
-    assert arm.vllm is not None
-    engine = replace(arm, vllm=replace(arm.vllm, use=True, gpu_memory_share=0.25))
-    found = estimate(engine, gpu_bytes=100 * GIB)
-    assert found.least.fixed["vllm"] == 25 * GIB
-    assert "sampling" not in moments(found.certain) | moments(found.planned)
 
 
 @pytest.mark.parametrize("config", ["[]", "{"])
@@ -230,7 +225,7 @@ def checked(
 ) -> tuple[list[Fault], list[str]]:
     """Check moments against an H200, or another limit."""
     here = limit or MemoryLimit(total_bytes=H200, ranks=1, name="NVIDIA H200", certain=True)
-    found = MemoryEstimate(certain=tuple(certain), planned=tuple(planned))
+    found = MemoryEstimate(certain=tuple(certain), planned=tuple(planned), engine={})
     return check_memory(RankMemory(estimate=found, limit=here), file="plan.json", plan=of or plan())
 
 
