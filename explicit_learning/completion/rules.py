@@ -141,10 +141,13 @@ def _rollouts(plan: Plan, reports: Sequence[RankReport]) -> Iterator[Fault]:
             found = f"digest {rollouts.engine_base_after_sha256} on rank {report.rank}"
             expected = f"digest {rollouts.engine_base_before_sha256}, as when the engine started"
             yield _fault("rollouts/engine_base_after_sha256", found, expected)
-        for number, probe in enumerate(rollouts.probes):
+        named = {f"probes/{number}": probe for number, probe in enumerate(rollouts.probes)}
+        if rollouts.resume_probe is not None:
+            named["resume_probe"] = rollouts.resume_probe
+        for name, probe in named.items():
             if probe.mean > probe.tolerance:
                 expected = f"at most {probe.tolerance:.4g}: sampler and trainer are one policy"
-                yield _fault(f"rollouts/probes/{number}/mean", f"{probe.mean:.4g} on rank {report.rank}", expected)
+                yield _fault(f"rollouts/{name}/mean", f"{probe.mean:.4g} on rank {report.rank}", expected)
 
 
 def _terms(plan: Plan, recounts: Sequence[RankRecount], reports: Sequence[RankReport]) -> Iterator[Fault]:

@@ -165,13 +165,15 @@ class RolloutReport:
         engine_base_before_sha256: Tensor digest of the engine's own base weights after its start, in this launch;
             ``None`` without an engine.
         engine_base_after_sha256: The same after the last step.
-        probes: All probes of the run, in order; after a resume, those of the launches before up to its checkpoint.
+        probes: The probes at the run's start and after some of its steps, in order, each step's once.
+        resume_probe: What was found before the first step of this launch, if it continued the run.
     """
 
     engine: Literal["exact", "vllm"]
     engine_base_before_sha256: str | None
     engine_base_after_sha256: str | None
     probes: tuple[AgreementProbe, ...]
+    resume_probe: AgreementProbe | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from explicit_learning.plan.typed_plan import Plan, Reward
+    from explicit_learning.rundir.rank_report import ProbeReason
     from explicit_learning.training.rollouts.constraint import Constraint
     from explicit_learning.training.rollouts.encoded_views import EncodedView
     from explicit_learning.training.rollouts.generation import AllowedMass
@@ -143,7 +144,7 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
         try:
             with self.loop.phases.phase("rollout"):
                 self._rollouts.update()
-            self._probe()
+            self._probe_before_cycle()
             with self.loop.phases.phase("rollout"):
                 output: dict[str, Any] = super()._generate_and_score_completions(inputs)
                 output |= self._fields_of_images(output["completion_ids"].shape[1])
@@ -178,25 +179,36 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
         }
         return sampled.ids, sampled.constrained_log_probs if sampled.log_probs is None else sampled.log_probs
 
-    def _probe(self) -> None:
-        """Compare sampler and trainer, if it is time to.
+    def _probe_before_cycle(self) -> None:
+        """Compare sampler and trainer before the first cycle of a launch."""
+        if self._probed:
+            return
+        self._probed = True
+        self._probe("resume" if self.state.global_step else "start")
+
+    def after_step(self) -> None:
+        """Compare sampler and trainer after a step, if it is time to."""
+        if reason := probe_reason(self.state.global_step, self._plan):
+            with self.loop.phases.phase("rollout"):
+                self._rollouts.update()
+            self._probe(reason)
+
+    def _probe(self, reason: ProbeReason) -> None:
+        """Compare sampler and trainer, and record what was found.
 
         Raises:
             Refusal: If the sampler is not the policy that is trained (70).
         """
-        context, step = self.loop.context, self.state.global_step
-        resumed = not self._probed and context.manifest.resume_checkpoint is not None
-        reason = probe_reason(step, self._plan, resumed=resumed)
-        self._probed = True
-        if reason is None:
-            return
-        counters = self.loop.counters
+        context, counters = self.loop.context, self.loop.counters
         with self.loop.phases.phase("probe"):
-            found = self._prober.probe(step, reason, first=counters.probes[0] if counters.probes else None)
-        counters.probes += (found,)
+            first = counters.probes[0] if counters.probes else None
+            found = self._prober.probe(self.state.global_step, reason, first=first)
         if context.rank == 0:
             append_event(context.manifest.run, "probe", found)
-        if reason != "resume":  # a run that was not interrupted has the same rows of metrics
+        if reason == "resume":
+            self.loop.resume_probe = found
+        else:
+            counters.probes += (found,)
             self._metrics["train"]["probe/mean"].append(found.mean)
             self._metrics["train"]["probe/max"].append(found.largest)
         require_agreement(found)
@@ -209,6 +221,7 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
             engine_base_before_sha256=None if digests is None else digests["before"],
             engine_base_after_sha256=None if digests is None else digests["after"],
             probes=self.loop.counters.probes,
+            resume_probe=self.loop.resume_probe,
         )
 
     def _refuse_long_prompts(self, prompt_ids: list[list[int]]) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.launch.rank import RankContext
     from explicit_learning.rundir.outcome import Status
-    from explicit_learning.rundir.rank_report import KernelCheck
+    from explicit_learning.rundir.rank_report import AgreementProbe, KernelCheck
     from explicit_learning.training.metrics import MetricsFile
     from explicit_learning.training.phases import Phases
 
@@ -60,6 +60,8 @@ class LoopState:
         seconds: Time from the first step of this launch to its last.
         kernel_checks: What was measured of this launch's kernels before training; ``None`` on a CPU.
         before_first_step: Function to call once, before the first step of a resumed run.
+        resume_probe: What the agreement probe found before that step. Not one of the counters: a run that was not
+            interrupted has none.
     """
 
     context: RankContext
@@ -78,6 +80,7 @@ class LoopState:
     seconds: float = 0.0
     kernel_checks: tuple[KernelCheck, ...] | None = None
     before_first_step: Callable[[], None] | None = None
+    resume_probe: AgreementProbe | None = None
 
     def check_before_first_step(self) -> None:
         """Call `before_first_step`, unless it was called already."""
@@ -89,14 +92,16 @@ class LoopState:
 class StepCallback(TrainerCallback):
     """The callback that drives logging, saving and stopping."""
 
-    def __init__(self, loop: LoopState, restore: Callable[[], None] | None) -> None:
+    def __init__(self, loop: LoopState, after_step: Callable[[], None], restore: Callable[[], None] | None) -> None:
         """Set up.
 
         Args:
             loop: The state shared with trainer and backend.
+            after_step: Function to call after each optimizer step, before it is logged and saved.
             restore: Function to call when a resumed run starts, after the trainer has set its counters to zero.
         """
         self.loop = loop
+        self._after_step = after_step
         self._restore = restore
         self._stop = self._short = False
         self._before: list[torch.Tensor] = []
@@ -159,8 +164,9 @@ class StepCallback(TrainerCallback):
             counters.zero_gradient_steps.append(step)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Decide about logging, saving and stopping."""
+        """Look at the step, and decide about logging, saving and stopping."""
         del args
+        self._after_step()
         loop, step = self.loop, state.global_step
         optimisation = loop.context.manifest.plan.optimisation
         last = step >= state.max_steps

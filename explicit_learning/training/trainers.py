@@ -63,7 +63,9 @@ def build_trainer(
     build = _grpo_trainer if plan.samples else _sft_trainer
     trainer = build(context, policy, loop, records)
     trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(StepCallback(loop, partial(trainer.restore_counters, checkpoint) if checkpoint else None))
+    trainer.add_callback(
+        StepCallback(loop, trainer.after_step, partial(trainer.restore_counters, checkpoint) if checkpoint else None)
+    )
     return trainer
 
 

@@ -132,7 +132,7 @@ def most_held(call: Any) -> int:
 def test_choosing_a_token_holds_so_many_copies_of_the_logits(choice: str, copies: int) -> None:
     import torch
 
-    from explicit_learning.training import constraint
+    from explicit_learning.training.rollouts import choosers, generation
 
     class AllTokens:
         def batch_fill_next_token_bitmask(self, matchers: list[Any], bitmask: Any, indices: list[int]) -> None:
@@ -145,17 +145,18 @@ def test_choosing_a_token_holds_so_many_copies_of_the_logits(choice: str, copies
 
     rows, vocabulary = 4, 1 << 17
     numbers = torch.rand(rows, 1, dtype=torch.float64)
-    drawn = constraint.Sampled(numbers=numbers, temperature=1.0, top_p=0.9 if choice == "nucleus" else 1.0)
-    processor = constraint._Processor(
-        constraint=constraint.Constraint(grammar=None, vocabulary=vocabulary, terminal=(2,), forbidden=(1,)),  # type: ignore[arg-type] # the matchers stand for it
-        chooser=constraint.Greedy() if choice == "greedy" else drawn,
-        mass=constraint.AllowedMass(),
+    drawn = choosers.Sampled(numbers=numbers, temperature=1.0, top_p=0.9 if choice == "nucleus" else 1.0)
+    grammar = object.__new__(generation._Grammar)
+    grammar._forbidden = [1]
+    grammar._matchers = [AnyToken() for _ in range(rows)]
+    grammar._filler = AllTokens()
+    grammar._bitmask = torch.zeros(rows, vocabulary // 32, dtype=torch.int32)
+    processor = generation._Processor(
+        grammar=grammar,
+        terminal=(2,),
+        chooser=choosers.Greedy() if choice == "greedy" else drawn,
         temperature=1.0,
-        matchers=[AnyToken() for _ in range(rows)],
-        filler=AllTokens(),
-        log_probs=[[] for _ in range(rows)],
-        bitmask=torch.zeros(rows, vocabulary // 32, dtype=torch.int32),
-        done=[False] * rows,
+        rows=rows,
     )
     scores = torch.randn(rows, vocabulary)
     held = scores.nbytes + most_held(lambda: processor(torch.zeros(rows, 1), scores))

@@ -258,7 +258,11 @@ class Run:
             "rollouts": None
             if self.is_sft
             else RolloutReport(
-                engine="exact", engine_base_before_sha256=None, engine_base_after_sha256=None, probes=()
+                engine="exact",
+                engine_base_before_sha256=None,
+                engine_base_after_sha256=None,
+                probes=(),
+                resume_probe=None,
             ),
             "kernel_checks": None,
             "layer_functions": {"chunk_gated_delta_rule": "model.torch_chunk_gated_delta_rule"},

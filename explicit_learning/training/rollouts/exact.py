@@ -51,14 +51,14 @@ class ExactRollouts:
 
     @property
     def has_previous(self) -> bool:
-        """Whether there is an adapter before the current one, which differs from it."""
+        """Whether the adapter had changed when `update` was called last."""
         return self._previous is not None
 
     def update(self) -> None:
-        """Keep the adapter that was sampled with last, if it has changed since."""
+        """Keep the adapter as it was at the last call, if it has changed since."""
         now = self._trained()
-        if not all(map(torch.equal, now, self._current)):
-            self._current, self._previous = now, self._current
+        changed = not all(map(torch.equal, now, self._current))
+        self._current, self._previous = now, self._current if changed else None
 
     def _trained(self) -> list[torch.Tensor]:
         return [parameter.detach().clone() for parameter in trainable_parameters(self._policy.model).values()]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Continuation", "LivePolicy", "Rollouts", "SampledRows", "Scored", "Version"]
 
-# Which adapter a sampler computes with: the policy's as of the last `update`, or the one before that.
+# Which adapter a sampler computes with: the policy's as of the last `update`, or that of the one before.
 Version = Literal["current", "previous"]
 
 
@@ -97,7 +97,7 @@ class Rollouts(Protocol):
 
     @property
     def has_previous(self) -> bool:
-        """Whether there is an adapter before the current one, which differs from it."""
+        """Whether the adapter had changed when `update` was called last."""
 
     def update(self) -> None:
         """Take over the policy's adapter as it is now."""

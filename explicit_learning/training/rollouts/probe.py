@@ -46,24 +46,23 @@ START_GAPS, LEAST_TOLERANCE = 3.0, 0.02
 VISIT = -1
 
 
-def probe_reason(step: int, plan: Plan, *, resumed: bool) -> ProbeReason | None:
-    """Return why the sampler is probed before a generation cycle; ``None`` if it is not.
+def probe_reason(step: int, plan: Plan) -> ProbeReason | None:
+    """Return why the sampler is probed after an optimizer step; ``None`` if it is not.
+
+    It depends on the plan alone: a resumed run is probed after the same steps as one that was not interrupted.
 
     Args:
-        step: Optimizer steps done.
+        step: Optimizer steps done; at least one.
         plan: The plan.
-        resumed: Whether this is the first cycle of a resumed launch.
     """
     cycle, interval = Geometry.of(plan).iterations, plan.generation.probe_interval
-    if step == 0:
-        return "start"
+    if step % cycle:
+        return None
     # With a warm-up, the first step has a learning rate of 0: the second one is the first that changes the adapter.
     changed = 2 if warmup_steps(plan.optimisation.max_steps, plan.optimisation.warmup_ratio) else 1
     if step == -(-changed // cycle) * cycle:
         return "first_step"
-    if step // interval > (step - cycle) // interval:
-        return "interval"
-    return "resume" if resumed else None
+    return "interval" if step // interval > (step - cycle) // interval else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

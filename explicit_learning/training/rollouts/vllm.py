@@ -100,7 +100,7 @@ class VllmRollouts:
 
     @property
     def has_previous(self) -> bool:
-        """Whether there is an adapter before the current one, which differs from it."""
+        """Whether the adapter had changed when `update` was called last."""
         return self._previous is not None
 
     def update(self) -> None:
@@ -108,12 +108,12 @@ class VllmRollouts:
 
         Two versions are kept on the disk: this one and the one before it.
         """
-        digest = live_tensors_sha256(adapter_tensors(self._policy.model, ADAPTER))
-        if digest == self._digest:
-            return
         if self._previous is not None:
             shutil.rmtree(self._previous)
             self._previous = None
+        digest = live_tensors_sha256(adapter_tensors(self._policy.model, ADAPTER))
+        if digest == self._digest:
+            return
         self._count += 1
         folder = self._versions / f"{PREFIX}{self._count}"
         folder.mkdir()

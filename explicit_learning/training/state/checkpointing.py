@@ -185,6 +185,9 @@ class CheckpointingTrainer(_Base):
         self.loop.gradient_norm = float(norm)
         return norm
 
+    def after_step(self) -> None:
+        """Do what follows an optimizer step, before it is logged and saved: nothing in SFT arms."""
+
     # --- saving ---------------------------------------------------------------------------------------------------
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
