@@ -11,8 +11,6 @@ from explicit_learning.gates.memory import MemoryLimit, RankMemory, check_memory
 from explicit_learning.gates.memory_estimate import MemoryEstimate, estimate_memory
 from explicit_learning.gates.sizes import GIB
 from explicit_learning.plan.vllm_limits import CPU_CACHE_BYTES
-from tests.gates.test_memory import ADAPTER as TINY_ADAPTER
-from tests.gates.test_memory import PARAMETERS as TINY_PARAMETERS
 from tests.support.memory_plans import TINY, plan, real_shape
 
 if TYPE_CHECKING:
@@ -123,8 +121,7 @@ def test_where_rows_come_near_a_smaller_share_is_advised(model: Path) -> None:
 def test_on_a_cpu_the_engine_takes_what_it_needs() -> None:
     of = plan(vllm__use=True, determinism="seeded", vllm__gpu_memory_share=0.9)
     found = estimate_memory(of, TINY, gpu_bytes=100 * GIB)
-    # The golden plan's adapter is in float32, the engine's slot for it in bfloat16.
-    assert found.engine == {"weights": 2 * TINY_PARAMETERS, "adapter": TINY_ADAPTER // 2, "kv cache": CPU_CACHE_BYTES}
+    assert found.engine == {"weights": 2 * 553_250, "adapter": 454_784 // 2, "kv cache": CPU_CACHE_BYTES}
     assert found.least.parts["vllm"] == sum(found.engine.values())
     limit = MemoryLimit(total_bytes=100 * GIB, ranks=2, name="this machine", certain=False)
     assert check_memory(RankMemory(estimate=found, limit=limit), file=None, plan=of) == ([], [])
