@@ -6,8 +6,8 @@ There are two answers:
 * *estimate*: what it takes if rows are as long as the plan permits.
 
 Both are that of the *moment* that takes most: a backward pass, sampling, an optimizer step or, in the estimate alone,
-evaluation, which is a process of its own. What is listed is what is there in that moment. What vLLM samples or answers
-is no moment: its engine's memory is its own, and there is no more of it then.
+evaluation, which is a process of its own. What is listed is what is there in that moment. While vLLM
+samples or answers, its engine takes no more than before, so these moments are left out.
 
 With P parameters of the model, A of an adapter, e bytes per value of the model's type (2 or 4), R rows of a backward
 pass, S rows that a rank samples together, T tokens of a row, C of them its completion, h features, V rows of the output

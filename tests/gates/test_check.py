@@ -152,7 +152,7 @@ def test_the_adapters_versions_for_vllm_need_room_in_the_temporary_folder(
     plan: Path, tmp_path: Path, small_disk: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, out: str | None
 ) -> None:
     run = tmp_path / out if out else None
-    # Rank 16: two versions of 444 KiB, each with a MiB for what else is in its folder.
+    # Rank 16: two versions of about 450 KiB, each with a MiB for what else is in its folder.
     for size, expected in (("2k", 1), ("3m", 0)):
         monkeypatch.setattr(tempfile, "tempdir", str(small_disk(f"size={size}")))
         told = check_plan(read_plan(with_vllm(plan)), out=run).faults
