@@ -36,7 +36,22 @@ PROMISES = {
     ),
 }
 
+SAMPLED_BY_VLLM = (
+    "vLLM sampled the completions. Each request had a seed of its own, of the seed, the slot, the visit and the "
+    "generation; each version of the adapter was read back from the engine and compared with its file; the engine's "
+    "base weights were never written. It computes in bfloat16, so its completions are the policy's up to rounding: the "
+    "marker says how far both were apart."
+)
+SAMPLED_AGAIN = {
+    "cpu": "On the same model of processor a repeated or resumed run samples the same tokens.",
+    "cuda": "On GPUs a repeated or resumed run may sample other tokens from some step on: vLLM's sums can depend on "
+    "which requests are computed together.",
+}
+
 
 def promise(plan: Plan) -> str:
     """Return what a plan's grade promises on its kind of hardware, and what is not covered."""
-    return f"Determinism `{plan.determinism}`. {PROMISES[plan.hardware.accelerator, plan.determinism]}"
+    promised = f"Determinism `{plan.determinism}`. {PROMISES[plan.hardware.accelerator, plan.determinism]}"
+    if plan.vllm is None or not plan.vllm.use:
+        return promised
+    return f"{promised}\n\n{SAMPLED_BY_VLLM} {SAMPLED_AGAIN[plan.hardware.accelerator]}"

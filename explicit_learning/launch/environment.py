@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.files.resources import ROOT
+from explicit_learning.plan.vllm_limits import CPU_CACHE_BYTES
 from explicit_learning.rundir.launches import EnvironmentRecord
 
 if TYPE_CHECKING:
@@ -220,7 +221,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     _forced("MKL_NUM_THREADS", "1", _on_cpu, "overrides OMP_NUM_THREADS in MKL"),
     _forced("VLLM_CPU_OMP_THREADS_BIND", "nobind", _on_cpu, "an engine would bind its rank's threads to cores"),
-    _forced("VLLM_CPU_KVCACHE_SPACE", "1", _on_cpu, "an engine otherwise takes a share of all memory; in GiB"),
+    _forced("VLLM_CPU_KVCACHE_SPACE", str(CPU_CACHE_BYTES // 2**30), _on_cpu, "otherwise a share of all memory; GiB"),
     _forced("TORCH_COMPILE_DISABLE", "1", _on_cpu, "vLLM would compile its sampler first: half a minute"),
     _forced("CUDA_VISIBLE_DEVICES", "", _on_cpu, "libraries prefer a GPU they can see, also for a CPU plan"),
     _default("OMP_NUM_THREADS", _share_of_cores, _on_cuda, "the host's part is image preprocessing: cores over ranks"),
@@ -231,6 +232,12 @@ SETTINGS: tuple[Setting, ...] = (
         _on_cuda,
         "flash-linear-attention otherwise computes a part of the backward pass with TileLang, on Hopper alone and with "
         "nvcc at run time; Triton's kernels are the ones that are tested (`make test-kernels`)",
+    ),
+    _forced(
+        "VLLM_USE_FLASHINFER_SAMPLER",
+        "0",
+        _on_cuda,
+        "FlashInfer's sampler is compiled at run time, with compilers that the image lacks, and takes no seeds",
     ),
     _forced("CUBLAS_WORKSPACE_CONFIG", ":4096:8", _strict_on_cuda, "cuBLAS is deterministic only with a fixed one"),
     _forced(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.support.chaos.comparing import compare
-from tests.support.chaos.launching import Launch, kill_all
+from tests.support.chaos.launching import Launch, signal_all
 from tests.support.chaos.strikes import Strike, launched_until, strike
 from tests.support.chaos.worlds import SHAPE, may_mount, small_disk
 from tests.support.plans import write_plan
@@ -42,7 +43,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def own_interpreters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start each run in an interpreter of its own: in this environment, what is preloaded leads to setuptools' copies."""
+    """Start each run in an interpreter of its own: here, what is preloaded puts setuptools' packages on the path."""
     monkeypatch.setenv(FRESH_VARIABLE, "1")
 
 
@@ -106,12 +107,14 @@ def test_killed_runs_sample_what_the_uninterrupted_one_does(world: Path, tmp_pat
 def test_a_full_temporary_folder_ends_with_an_io_error_and_loses_nothing(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of = plan(world, "full", "answer_grpo", optimisation={"max_steps": 4, "save_interval": 1})
+    of = plan(world, "full", "answer_grpo", optimisation={"max_steps": 12, "save_interval": 2})
     with small_disk(tmp_path / "small", mebibytes=32) as disk:
         monkeypatch.setenv("TMPDIR", str(disk))
         wanted = Strike(point="mid-step", way="tree")
-        with launched_until(wanted, of, tmp_path / "run", steps=4) as (launch, reached):
+        with launched_until(wanted, of, tmp_path / "run", steps=12) as (launch, reached):
             assert reached
+            family = launch.family()
+            signal_all(family, signal.SIGSTOP)
             filler = disk / "filler"
             with filler.open("wb") as file:
                 try:
@@ -120,9 +123,9 @@ def test_a_full_temporary_folder_ends_with_an_io_error_and_loses_nothing(
                         file.flush()
                 except OSError:
                     pass
+            signal_all(family, signal.SIGCONT)
             assert launch.wait() == 74, launch.text()
             assert "No space left on device" in launch.text()
-            kill_all(launch.family())
         filler.unlink()
         marker = trained(of, tmp_path / "run")
-    assert marker["counts"]["optimizer_steps"] == 4
+    assert marker["counts"]["optimizer_steps"] == 12

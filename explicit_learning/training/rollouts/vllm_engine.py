@@ -272,6 +272,8 @@ def _start(settings: EngineSettings) -> Any:
         # Not the model's own settings of sampling: the plan's.
         generation_config="vllm",
         enforce_eager=settings.on_cpu,
+        # FlashInfer's, the default on Hopper, is compiled at run time with compilers that the image lacks.
+        gdn_prefill_backend=None if settings.on_cpu else "triton",
         **adapters,
     )
 
