@@ -75,12 +75,14 @@ def rows_of(groups: int, side: int) -> list[ScoreRow]:
     rows = []
     for _ in range(groups * VIEWS):
         noise = torch.randint(256, (side, side, 3), generator=generator, dtype=torch.uint8)
-        encoded = processor(text=[text], images=[[Image.fromarray(noise.numpy())]], return_tensors="pt")
+        image = Image.fromarray(noise.numpy())
+        encoded = processor(text=[text], images=[[image]], return_tensors="pt")
         view = EncodedView(
             ids=encoded["input_ids"][0],
             kinds=encoded["mm_token_type_ids"][0],
             pixel_values=encoded["pixel_values"],
             image_grid_thw=encoded["image_grid_thw"],
+            images=(image,),
         )
         rows += [ScoreRow(view=view, candidate=answer) for answer in answers]
     return rows

@@ -13,7 +13,9 @@ from explicit_learning.arms import ARMS
 from explicit_learning.completion.recount import RankRecount, recount_rank
 from explicit_learning.completion.rules import _must_have_gradient, broken_completion_rules
 from explicit_learning.errors import ExitCode, Refusal
-from explicit_learning.rundir.rank_report import LossTerm, TrainableParameter
+from explicit_learning.files.resources import SCHEMAS
+from explicit_learning.files.typed_json import from_json
+from explicit_learning.rundir.rank_report import LossTerm, RolloutReport, TrainableParameter
 from tests.support.finished_run import PASSES, RANKS, SLOTS, Run, plan_document, row
 
 if TYPE_CHECKING:
@@ -61,6 +63,31 @@ def test_the_counters_count(rl: Run) -> None:
     assert [(recount.malformed, recount.truncated, recount.zero_variance_groups) for recount in recounts(rl)] == [
         (3, 3, 6)
     ] * 2
+
+
+def test_another_engine_changed_base_weights_and_a_probe_above_its_tolerance_are_named(rl: Run) -> None:
+    rl.prepare()
+    rl.sample()
+    example = json.loads((SCHEMAS / "examples" / "completion-marker.json").read_text())["rollouts"]
+    good = from_json(RolloutReport, example)
+    assert broken(rl, rollouts=good) == []
+    bad = dataclasses.replace(good.probes[0], mean=0.5)
+    found = broken(
+        rl,
+        rollouts=dataclasses.replace(
+            good,
+            engine="vllm",
+            engine_base_before_sha256="1" * 64,
+            engine_base_after_sha256="2" * 64,
+            probes=(good.probes[0], bad),
+            resume_probe=bad,
+        ),
+    )
+    names = [pointer.rsplit("rollouts/")[-1] for pointer, _ in found if pointer]
+    assert names == ["engine", "engine_base_after_sha256", "probes/1/mean", "resume_probe/mean"] * RANKS
+    assert [found for pointer, found in broken(rl, rollouts=None) if pointer] == [
+        f"null on rank {rank}" for rank in range(RANKS)
+    ]
 
 
 @pytest.mark.parametrize(

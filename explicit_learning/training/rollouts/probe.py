@@ -7,7 +7,7 @@ its scores must be nearer to the trainer's under the current one, or the probe c
 usual learning rate moves log-probs by less than bfloat16's rounding. That the right version was handed over is what
 the engine's read-back shows.)
 
-Its tokens are no completions of the run: they are in no ledger and no budget, and all random generators are as before.
+Its tokens do not belong to the run: ledger and budget do not count them, and all random generators stay as they are.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 __all__ = ["Prober", "probe_reason", "require_agreement"]
 
 CONTEXT = Context(gate="agreement", exit_code=ExitCode.INTERNAL)
-# Of the gap at the run's start, unless the plan names a tolerance; and at least so much. Unit of the second: nats.
-START_GAPS, LEAST_TOLERANCE = 3.0, 0.02
+# The tolerance is so many gaps of the run's start, and at least so much, unless the plan names one. The start's own
+# bound lies between rounding (0.002 to 0.02 were seen) and another policy (0.7 and more). Unit: nats.
+START_GAPS, LEAST_TOLERANCE, START_TOLERANCE = 3.0, 0.02, 0.1
 # Completions of the plan's slots have visits from 0 on: the probe's random streams are none of theirs.
 VISIT = -1
 
@@ -111,8 +112,6 @@ class Prober:
         nearer = None
         if previous is not None and effect is not None:
             nearer = _nearer(fmean(fixed), fmean(previous), fmean(effect))
-        start = mean if first is None else first.mean
-        named = self._plan.generation.probe_tolerance
         return AgreementProbe(
             step=step,
             reason=reason,
@@ -124,8 +123,14 @@ class Prober:
             previous_mean=None if previous is None else fmean(previous),
             effect=None if effect is None else fmean(effect),
             nearer=nearer,
-            tolerance=max(START_GAPS * start, LEAST_TOLERANCE) if named is None else named,
+            tolerance=self._tolerance(first),
         )
+
+    def _tolerance(self, first: AgreementProbe | None) -> float:
+        named = self._plan.generation.probe_tolerance
+        if named is not None:
+            return named
+        return START_TOLERANCE if first is None else max(START_GAPS * first.mean, LEAST_TOLERANCE)
 
     def _compare(self, step: int) -> _Part:
         seed, most = self._plan.seed, self._plan.generation.max_completion_tokens

@@ -87,7 +87,7 @@ def test_the_kept_grammar_masks_as_the_compiled_one_does(folder: Path, compiled:
 def test_another_grammar_or_tokenizer_has_another_file(
     folder: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from explicit_learning.training import grammar_cache
+    from explicit_learning.training.rollouts import grammar_cache
 
     cases: list[tuple[Any, str]] = [
         (_tokens(), SHORT),

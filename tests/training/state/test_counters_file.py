@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from dataclasses import asdict, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +87,7 @@ def test_a_metric_that_is_not_a_number_is_kept(tmp_path: Path) -> None:
     metrics = {"rewards/std": ["nan", "0x1.3333333333334p-2"], "kl": ["inf"]}
     loss = float(torch.tensor(0.1))
     assert counted == {
-        "loop": asdict(AFTER_3_STEPS),
+        "loop": to_json(AFTER_3_STEPS),
         "trainer": {"loss_sum": loss, "last_logged": 2, "metrics": metrics, "total_tokens": 17},
         "steps": {"done": 3, "backward_passes": 0},
     }
