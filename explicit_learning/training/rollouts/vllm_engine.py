@@ -268,6 +268,7 @@ def _start(settings: EngineSettings) -> Any:
         limit_mm_per_prompt={"image": settings.images_per_prompt, "video": 0},
         mm_processor_kwargs={"size": dict(settings.image_size)},
         skip_mm_profiling=True,
+        use_tqdm_on_load=False,
         # A row must not depend on what was computed before it.
         enable_prefix_caching=False,
         # Log-probs as they are sampled from: after temperature, nucleus and mask.
@@ -275,7 +276,6 @@ def _start(settings: EngineSettings) -> Any:
         # Not the model's own settings of sampling: the plan's.
         generation_config="vllm",
         enforce_eager=settings.on_cpu,
-        use_tqdm_on_load=False,
         **adapters,
     )
 
