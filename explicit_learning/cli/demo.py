@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "run"]
 
-# A CPU rank uses one core, and two runs take 2 x 1 GiB of memory: what the smallest machine has.
-JOBS = 2
+# A CPU rank uses one core, and two runs take 2 x 1 GiB of memory: what the smallest machine has. With vLLM one takes 3.
+JOBS = {"exact": 2, "vllm": 1}
 DEFAULT_OUT = Path("runs") / "demo"
 # What an engine changes in the drafts of each kind.
 EVALUATED_BY_VLLM: dict[str, Any] = {"generation": {"evaluation_engine": "vllm"}}
@@ -47,7 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="fewer rows and steps")
     parser.add_argument("--arms", metavar="A,B", help="only these RL arms (the SFT stage always runs)")
     parser.add_argument("--seed", type=seed, metavar="N", help="seed of the runs (default 0)")
-    parser.add_argument("--jobs", type=positive, metavar="N", help="RL runs at once (default 2, or 1 on a single core)")
+    parser.add_argument(
+        "--jobs", type=positive, metavar="N", help="RL runs at once (default 2; 1 with vLLM or on one core)"
+    )
     add_json_argument(parser)
 
 
@@ -64,7 +66,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     out = args.out or DEFAULT_OUT.with_name("-".join(words))
     document = PLANS / "demo" / ("experiment-quick.json" if args.quick else "experiment.json")
     arms = None if args.arms is None else [name.strip() for name in args.arms.split(",") if name.strip()]
-    jobs = args.jobs or min(JOBS, len(os.sched_getaffinity(0)))
+    jobs = args.jobs or min(JOBS[args.engine], len(os.sched_getaffinity(0)))
     experiment = narrow(read_experiment(document, overrides=OVERRIDES[args.engine]), arms=arms, seed=args.seed)
     code = run_and_print(experiment, out, as_json=args.json, jobs=jobs)
     say(f"demo finished in {time.monotonic() - started:.0f} s")

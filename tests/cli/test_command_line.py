@@ -159,17 +159,19 @@ def test_a_demo_without_its_engine_writes_nothing(
 def test_a_demo_samples_and_evaluates_with_its_engine(
     words: list[str], folder: str, monkeypatch: pytest.MonkeyPatch, *, vllm: bool
 ) -> None:
-    ran: list[tuple[Experiment, Path]] = []
+    ran: list[tuple[Experiment, Path, int]] = []
 
-    def run_and_print(experiment: Experiment, out: Path, **_: object) -> ExitCode:
-        ran.append((experiment, out))
+    def run_and_print(experiment: Experiment, out: Path, *, jobs: int, **_: object) -> ExitCode:
+        ran.append((experiment, out, jobs))
         return ExitCode.DONE
 
     monkeypatch.setattr("explicit_learning.evaluation.environment.lock_of_new_plan", lambda _: VLLM_CPU_LOCK)
     monkeypatch.setattr("explicit_learning.cli.demo.run_and_print", run_and_print)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2})
     assert main(["demo", *words]) == 0
-    [(experiment, out)] = ran
+    [(experiment, out, jobs)] = ran
     assert out == Path("runs") / folder
+    assert jobs == (1 if vllm else 2), "three times the memory of an exact run"
     engine = "vllm" if vllm else "exact"
     stages = (*experiment.sft, *experiment.rl)
     assert {stage.filled["generation"]["evaluation_engine"] for stage in stages} == {engine}

@@ -37,7 +37,7 @@ MOST_DIFFERING = 0.05
 
 @pytest.fixture(scope="module")
 def answered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[dict[str, Any], list[Answer]]]:
-    """Evaluations and answers of both engines, by name; ``again`` is vLLM's second adapter in one process."""
+    """Evaluations and answers by name: ``again`` is vLLM's second adapter in one process, ``base`` its base model."""
     folder = tmp_path_factory.mktemp("evaluate")
     write_dataset(folder / "data", seed=0, size=SIZES["demo"])
     changes = {"lora": {"rank": 16, "alpha": 32}}
@@ -70,10 +70,9 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[dict[s
 
     wanted = [
         request("exact", "exact", SFT),
-        request("exact-base", "exact", None),
         request("vllm", "vllm", SFT),
         request("again", "vllm", SFT),
-        request("vllm-base", "vllm", None),
+        request("base", "vllm", None),
     ]
     found = {}
     for each, evaluation in zip(wanted, answer_requests(wanted), strict=True):
@@ -95,27 +94,25 @@ def differing(one: list[Answer], two: list[Answer]) -> list[tuple[Answer, Answer
     return [(a, b) for a, b in zip(one, two, strict=True) if a.text != b.text]
 
 
-@pytest.mark.parametrize("which", ["", "-base"])
 def test_rates_of_both_engines_agree_within_the_interval(
-    answered: dict[str, tuple[dict[str, Any], list[Answer]]], which: str
+    answered: dict[str, tuple[dict[str, Any], list[Answer]]],
 ) -> None:
-    exact, vllm = (answered[engine + which][0] for engine in ("exact", "vllm"))
+    exact, vllm = (answered[engine][0] for engine in ("exact", "vllm"))
     assert (exact["engine"], vllm["engine"]) == ("exact", "vllm")
     assert exact["malformed"] == vllm["malformed"] == 0
     assert exact["relations"].keys() == vllm["relations"].keys() == RATES.keys()
     for relation, counts in exact["relations"].items():
         low, high = wilson(counts["right"], counts["rows"])
         other = vllm["relations"][relation]
-        print(f"\n{relation}{which}: exact {counts['right']}, vLLM {other['right']} of {counts['rows']}", end="")
+        print(f"\n{relation}: exact {counts['right']}, vLLM {other['right']} of {counts['rows']}", end="")
         assert other["rows"] == counts["rows"]
         assert low <= other["right"] / other["rows"] <= high
 
 
-@pytest.mark.parametrize("which", ["", "-base"])
 def test_nearly_all_answers_of_both_engines_are_the_same(
-    answered: dict[str, tuple[dict[str, Any], list[Answer]]], which: str
+    answered: dict[str, tuple[dict[str, Any], list[Answer]]],
 ) -> None:
-    exact, vllm = (answered[engine + which][1] for engine in ("exact", "vllm"))
+    exact, vllm = (answered[engine][1] for engine in ("exact", "vllm"))
     different = differing(exact, vllm)
     print(f"\n{len(different)} of {len(exact)} answers differ")
     for one, two in different:
@@ -127,7 +124,7 @@ def test_nearly_all_answers_of_both_engines_are_the_same(
 def test_the_adapter_is_what_answers(answered: dict[str, tuple[dict[str, Any], list[Answer]]]) -> None:
     """Without it, many times more answers differ than between the engines: it was not left out."""
     texts = {name: answers for name, (_, answers) in answered.items()}
-    effect = len(differing(texts["vllm"], texts["vllm-base"]))
+    effect = len(differing(texts["vllm"], texts["base"]))
     print(f"\nthe adapter changes {effect} of {len(texts['vllm'])} answers")
     assert effect > 2 * MOST_DIFFERING * len(texts["vllm"])
     assert differing(texts["vllm"], texts["again"]) == []
