@@ -204,10 +204,10 @@ def engine_key(request: EvaluationRequest) -> str:
 
 def _processes(requests: Iterable[EvaluationRequest]) -> list[list[EvaluationRequest]]:
     """Return the requests of each process: those for one engine in one environment."""
-    found: dict[str, list[EvaluationRequest]] = {}
+    found: dict[tuple[str, tuple[tuple[str, str], ...]], list[EvaluationRequest]] = {}
     for request in requests:
-        key = sha256_json([engine_key(request), rank_environment(request.plan, os.environ).settings])
-        found.setdefault(key, []).append(request)
+        settings = tuple(sorted(rank_environment(request.plan, os.environ).settings.items()))
+        found.setdefault((engine_key(request), settings), []).append(request)
     return list(found.values())
 
 
@@ -215,7 +215,7 @@ def _evaluate(requests: list[EvaluationRequest]) -> None:
     """Answer requests in one process, which gets the same environment variables as a rank."""
     variables = rank_environment(requests[0].plan, os.environ).variables
     try:
-        scratch = tempfile.TemporaryDirectory(prefix="explicit-evaluation-")
+        scratch = tempfile.TemporaryDirectory(prefix="explicit-evaluation-", ignore_cleanup_errors=True)
     except OSError as error:
         raise Refusal(temporary_fault(error)) from error
     with scratch as folder:

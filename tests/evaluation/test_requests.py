@@ -151,16 +151,20 @@ def test_a_run_whose_plan_file_is_not_found(run: Path) -> None:
 
 @pytest.mark.parametrize(("code", "expected"), [(74, ExitCode.IO), (3, ExitCode.INTERNAL)])
 def test_an_evaluation_process_that_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, expected: ExitCode
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], code: int, expected: ExitCode
 ) -> None:
     program = tmp_path / "python"
-    program.write_text(f"#!/bin/sh\nexit {code}\n")
+    program.write_text(f'#!/bin/sh\necho "in $TMPDIR"\ntouch "$TMPDIR/left"\nexit {code}\n')
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
     out = tmp_path / "evaluation.json"
     fault = refused(lambda: answer_requests([request_to(out)]))
     assert (fault.file, fault.exit_code) == (str(out), expected)
     assert fault.found == f"the evaluation process ended with exit code {code}"
+    said = capfd.readouterr()
+    assert said.out == "", "a library's words would spoil the answer of --json"
+    assert said.err.startswith("in /")
+    assert not Path(said.err.removeprefix("in ").strip()).exists()
 
 
 def answers(count: int = 3) -> list[Answer]:
@@ -206,6 +210,7 @@ def test_one_process_answers_what_one_engine_in_one_environment_can(
 
     monkeypatch.setattr(requests, "_evaluate", answered)
     monkeypatch.setattr(requests, "environment_faults", lambda _: [])
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/not/utf-8/\udcff")
     other = {"/generation/max_completion_tokens": 13}
     wanted = {
         "exact": request_to(tmp_path / "0" / "exact"),
