@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from explicit_learning.cli.output import add_json_argument, answer, show
 from explicit_learning.cli.paths import folder_path
 from explicit_learning.evaluation.requests import answer_requests, evaluation_of_run
+from explicit_learning.plan.typed_plan import EvaluationEngine
 from explicit_learning.report.table import evaluation_table
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a completed run directory")
     whose = "whose answers: the final adapter's (default), the initial adapter's, or the base model's"
     parser.add_argument("--which", choices=("final", "initial", "base"), default="final", help=whose)
+    engine = "what answers: the trainer's own model, or vLLM; by default the plan's generation.evaluation_engine"
+    parser.add_argument("--engine", choices=get_args(EvaluationEngine), help=engine)
     parser.add_argument("--plan", type=Path, help="the plan a run was started with, if it moved")
     place = "the folder for the evaluations, each in a folder of its own; by default RUN/evaluations"
     parser.add_argument("--out", type=folder_path, help=place)
@@ -33,7 +36,8 @@ def run(args: argparse.Namespace) -> ExitCode:
     """Evaluate, and print a table or the evaluations."""
     known: set[str] = set()
     requests = [
-        evaluation_of_run(folder, args.which, plan_file=args.plan, out=args.out, known=known) for folder in args.runs
+        evaluation_of_run(folder, args.which, engine=args.engine, plan_file=args.plan, out=args.out, known=known)
+        for folder in args.runs
     ]
     evaluations = answer_requests(requests)
     if not args.json:

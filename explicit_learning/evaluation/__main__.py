@@ -1,17 +1,20 @@
 """The process that evaluates: `el evaluate` starts it with a rank's environment.
 
-It reads requests from standard input, as one JSON array, and writes each evaluation whole or not at all. One process
-answers all requests, because for a small model importing the libraries takes longer than answering.
+It reads requests from standard input, as one JSON array, and writes each evaluation whole or not at all. All requests
+are for one engine. One process answers several, because for a small model importing the libraries takes longer than
+answering.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import sys
+import warnings
 from pathlib import Path
 
 from explicit_learning.errors import Refusal
-from explicit_learning.evaluation.greedy import evaluate
+from explicit_learning.evaluation.greedy import engine_of, evaluate
 from explicit_learning.evaluation.record import write_evaluation
 from explicit_learning.evaluation.requests import EvaluationRequest
 from explicit_learning.files.os_errors import write_fault
@@ -21,23 +24,29 @@ from explicit_learning.files.typed_json import from_json
 
 def main() -> int:
     """Answer every request and return an exit code."""
-    from transformers.utils import logging
-
-    # A training run has a log for what libraries print while they load; here it would stand between the answers.
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    for request in (from_json(EvaluationRequest, item) for item in json.load(sys.stdin)):
+    _silence_libraries()
+    requests = [from_json(EvaluationRequest, item) for item in json.load(sys.stdin)]
+    engine = engine_of(requests[0].identity.engine)
+    for request in requests:
         say(f"evaluating {request.label}")
         try:
-            adapter = Path(request.adapter) if request.adapter else None
-            write_evaluation(
-                Path(request.out), request.identity, evaluate(request.plan, request.paths, adapter=adapter)
-            )
+            write_evaluation(Path(request.out), request.identity, evaluate(request, engine))
         except (Refusal, OSError) as error:
             refusal = error if isinstance(error, Refusal) else Refusal(write_fault(error, Path(request.out)))
             say(str(refusal))
             return int(refusal.exit_code)
     return 0
+
+
+def _silence_libraries() -> None:
+    """Leave out what libraries say while they load: a run has a log for it, here it would stand between the answers."""
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    for name in ("vllm", "torch.utils.cpp_extension"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.simplefilter("ignore", FutureWarning)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ __all__ = ["Evaluation", "EvaluationIdentity", "read_evaluation", "write_evaluat
 
 GATE = "evaluation"
 CONTEXT = Context(gate=GATE, fix="move the folder of this evaluation away, and run the command again to make a new one")
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 LABELS = frozenset({"run_id", "arm", "which"})
 
 
@@ -42,7 +42,9 @@ class EvaluationIdentity:
         evaluation_manifest_sha256: Hash of the evaluation rows' file.
         prompt_sha256: Hash of the system prompt's file.
         max_completion_tokens: Largest number of tokens of an answer.
-        environment_lock_sha256: Hash of the environment's lock.
+        engine: What answers: ``exact``, the trainer's own model, or ``vllm``.
+        environment_lock_sha256: Hash of the plan's lock, in whose environment the run was trained.
+        evaluation_lock_sha256: Hash of the lock of the environment that answers.
         schema_version: Version of the evaluation's file.
     """
 
@@ -55,7 +57,9 @@ class EvaluationIdentity:
     evaluation_manifest_sha256: str
     prompt_sha256: str
     max_completion_tokens: int
+    engine: str
     environment_lock_sha256: str
+    evaluation_lock_sha256: str
 
     @property
     def name(self) -> str:

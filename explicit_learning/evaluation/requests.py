@@ -1,7 +1,7 @@
 """Requests to the evaluation process, and what it leaves.
 
-An evaluation is named by what it depends on: the adapter's tensors, the evaluation rows and the prompt. So the same
-request always has the same name, and repeating it costs nothing.
+An evaluation is named by what it depends on: the adapter's tensors, the evaluation rows, the prompt, the engine and the
+environment. So the same request always has the same name, and repeating it costs nothing.
 """
 
 from __future__ import annotations
@@ -10,19 +10,25 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from explicit_learning.errors import Context, ExitCode, Refusal
+from explicit_learning.evaluation.environment import environment_faults
 from explicit_learning.evaluation.record import EvaluationIdentity, read_evaluation
+from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.typed_json import to_json
 from explicit_learning.gates.output import place_faults
+from explicit_learning.gates.temporary import temporary_fault
 from explicit_learning.inputs.frozen import frozen_paths
 from explicit_learning.inputs.outputs import inputs_of_paths, output_faults
-from explicit_learning.launch.environment import rank_environment
+from explicit_learning.launch.environment import rank_environment, scratch_environment
+from explicit_learning.lock import lock_sha256
+from explicit_learning.lock.installed import lock_of_new_plan
 from explicit_learning.model_files.folders import ADAPTER_FILES, adapter_sha256
 from explicit_learning.plan.reading import load_plan
 from explicit_learning.plan.typed_plan import Plan, ResolvedPaths  # noqa: TC001 - read at run time
@@ -33,11 +39,14 @@ from explicit_learning.rundir.events import gates_records, read_events
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["EvaluationRequest", "Which", "answer_requests", "evaluation_of_run"]
+    from explicit_learning.plan.typed_plan import EvaluationEngine
+
+__all__ = ["EvaluationRequest", "Which", "answer_requests", "engine_key", "evaluation_of_run"]
 
 Which = Literal["final", "initial", "base"]
 CONTEXT = Context(gate="evaluation")
 MODULE = "explicit_learning.evaluation"
+STANDARD_ERROR = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +74,7 @@ def evaluation_of_run(
     run: Path,
     which: Which,
     *,
+    engine: EvaluationEngine | None = None,
     plan_file: Path | None = None,
     out: Path | None = None,
     known: set[str] | None = None,
@@ -74,6 +84,7 @@ def evaluation_of_run(
     Args:
         run: The run directory.
         which: Whose answers are wanted.
+        engine: What answers; by default what the plan says.
         plan_file: The plan that the run was started with; by default the file that the run's events name. The inputs
             are found from there, because a run directory holds no absolute path.
         out: The folder that the evaluation's own folder is written to; by default the run's ``evaluations/``.
@@ -114,7 +125,9 @@ def evaluation_of_run(
         evaluation_manifest_sha256=plan.data.evaluation_manifest.sha256,
         prompt_sha256=plan.prompt.sha256,
         max_completion_tokens=plan.generation.max_completion_tokens,
+        engine=engine or plan.generation.evaluation_engine,
         environment_lock_sha256=plan.environment_lock_sha256,
+        evaluation_lock_sha256=lock_sha256(lock_of_new_plan(plan.hardware.accelerator)),
     )
     file = (out or run / layout.EVALUATIONS).resolve() / layout.evaluation_file(identity.name)
     inputs = inputs_of_paths(paths)
@@ -162,26 +175,60 @@ def answer_requests(requests: Iterable[EvaluationRequest]) -> list[dict[str, Any
     """Return the evaluations, in the order of the requests; those without a file are made first.
 
     Raises:
-        Refusal: If there is no place for one, the evaluation process fails, or one that is there is not as asked for.
+        Refusal: If this environment is not its lock's or lacks an engine, there is no place for an evaluation, the
+            evaluation process fails, or one that is there is not as asked for.
     """
     wanted = list(requests)
     missing = [request for request in wanted if not Path(request.out).is_file()]
-    if faults := [fault for folder in {Path(item.out).parent for item in missing} for fault in place_faults(folder)]:
+    faults = environment_faults({(item.identity.engine, item.plan.hardware.accelerator) for item in missing})
+    faults += [fault for folder in {Path(item.out).parent for item in missing} for fault in place_faults(folder)]
+    if faults:
         raise Refusal(faults)
-    if missing:
-        _evaluate(missing)
+    for together in _processes(missing):
+        _evaluate(together)
     return [to_json(read_evaluation(Path(request.out), request.identity)) for request in wanted]
 
 
+def engine_key(request: EvaluationRequest) -> str:
+    """Return what an engine is started for: requests with one key can be answered by one engine.
+
+    The exact engine loads a model for each request. vLLM is started with a model and a shape of adapters, or without
+    adapters for the base model, so that an answer does not depend on what else was asked for.
+    """
+    plan, engine = request.plan, request.identity.engine
+    if engine == "exact":
+        return engine
+    blocks = [plan.hardware.accelerator, *map(to_json, (plan.generation, plan.lora, plan.vllm))]
+    return sha256_json([engine, request.paths.model, request.adapter is None, blocks])
+
+
+def _processes(requests: Iterable[EvaluationRequest]) -> list[list[EvaluationRequest]]:
+    """Return the requests of each process: those for one engine in one environment."""
+    found: dict[tuple[str, tuple[tuple[str, str], ...]], list[EvaluationRequest]] = {}
+    for request in requests:
+        settings = tuple(sorted(rank_environment(request.plan, os.environ).settings.items()))
+        found.setdefault((engine_key(request), settings), []).append(request)
+    return list(found.values())
+
+
 def _evaluate(requests: list[EvaluationRequest]) -> None:
-    """Answer all requests in one process, which gets the same environment variables as a rank."""
-    done = subprocess.run(  # noqa: S603 - the program itself
-        [sys.executable, "-m", MODULE],
-        input=json.dumps(to_json(requests)),
-        encoding="utf-8",
-        env=rank_environment(requests[0].plan, os.environ).variables,
-        check=False,
-    )
+    """Answer requests in one process, which gets the same environment variables as a rank."""
+    variables = rank_environment(requests[0].plan, os.environ).variables
+    try:
+        scratch = tempfile.TemporaryDirectory(prefix="explicit-evaluation-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise Refusal(temporary_fault(error)) from error
+    with scratch as folder:
+        own = {"TMPDIR": folder, "TORCH_CPP_LOG_LEVEL": "ERROR"}
+        done = subprocess.run(  # noqa: S603 - the program itself
+            [sys.executable, "-m", MODULE],
+            input=json.dumps(to_json(requests)),
+            encoding="utf-8",
+            # Libraries may print to standard output, which is the answer's.
+            stdout=STANDARD_ERROR,
+            env=variables | scratch_environment(variables, Path(folder)) | own,
+            check=False,
+        )
     if done.returncode:
         known = done.returncode in set(ExitCode)
         raise CONTEXT.at(requests[0].out).refusal(

@@ -19,6 +19,7 @@ from explicit_learning.freeze.draft import fill_defaults
 from explicit_learning.freeze.freezing import read_draft
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 __all__ = ["OWN_FIELDS", "Experiment", "Stage", "narrow", "read_experiment"]
@@ -67,8 +68,12 @@ class Experiment:
     rl: tuple[Stage, ...]
 
 
-def read_experiment(path: Path) -> Experiment:
+def read_experiment(path: Path, *, overrides: Mapping[str, dict[str, Any]] | None = None) -> Experiment:
     """Read an experiment document and the drafts it names.
+
+    Args:
+        path: The document.
+        overrides: Further overrides of drafts by their kind, ``sft`` or ``rl``; they win over the document's own.
 
     Raises:
         Refusal: With everything that is wrong with the document or a draft.
@@ -91,7 +96,7 @@ def read_experiment(path: Path) -> Experiment:
     stages: dict[str, list[Stage]] = {"sft": [], "rl": []}
     for kind, found in stages.items():
         for index, name in enumerate(document[kind]):
-            changes = document.get("overrides", {}).get(kind, {})
+            changes = _merged(document.get("overrides", {}).get(kind, {}), (overrides or {}).get(kind, {}))
             if not (path.parent / name).exists():
                 fix = "check the path, which starts at the experiment's document"
                 gone, fix = missing_file(path.parent / name, fix=fix)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.errors import Fault
 
-__all__ = ["HEAD", "NOT_LOADED", "dropout_faults", "linear_modules", "quantisation_faults"]
+__all__ = ["HEAD", "NOT_LOADED", "dropout_faults", "linear_modules", "quantisation_faults", "weighted_modules"]
 
 CONTEXT = Context(gate="model", fix="use the model's release in bfloat16, float16 or float32")
 # Where a model says that it is quantised: transformers and vLLM read these keys, at any level of config.json ...
@@ -112,3 +112,18 @@ def linear_modules(folder: Path) -> dict[str, tuple[int, int]]:
     if TOKEN_EMBEDDING in matrices:  # a tied head shares this matrix, and has no entry of its own
         matrices.setdefault(HEAD, matrices[TOKEN_EMBEDDING])
     return {name: shape for name, shape in matrices.items() if name.rpartition(".")[2] not in EMBEDDINGS}
+
+
+def weighted_modules(folder: Path) -> list[str]:
+    """Return the full names of a Qwen3.5 model's innermost modules that have weights, sorted.
+
+    Raises:
+        OSError: If a file cannot be read.
+        ValueError: If a file is not what its name says.
+    """
+    headers = map(safetensors_header, weight_files(folder))
+    owners = {name.rpartition(".")[0] for header in headers for name in header if not name.startswith(NOT_LOADED)}
+    if TOKEN_EMBEDDING in owners:
+        owners.add(HEAD)
+    around = {name[:place] for name in owners for place, letter in enumerate(name) if letter == "."}
+    return sorted(owners - around)

@@ -15,6 +15,7 @@ from explicit_learning.arms import ARMS
 __all__ = [
     "Budget",
     "Data",
+    "EvaluationEngine",
     "EviPo",
     "Generation",
     "Hardware",
@@ -31,6 +32,9 @@ __all__ = [
     "Reward",
     "Vllm",
 ]
+
+# What answers an evaluation: the trainer's own model, or vLLM.
+EvaluationEngine = Literal["exact", "vllm"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +134,7 @@ class Generation:
     temperature: float
     top_p: float
     evaluation_batch_size: int
-    evaluation_engine: Literal["exact", "vllm"]
+    evaluation_engine: EvaluationEngine
     probe_interval: int
     probe_tolerance: float | None
     terminal_token_ids: tuple[int, ...]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from explicit_learning.errors import Fault
     from explicit_learning.plan.registry import Document
 
-__all__ = ["VLLM_RULES", "lock_faults"]
+__all__ = ["VLLM_RULES", "lock_faults", "missing_package"]
 
 VLLM_RULES = Registry()
 # The package that is vLLM, by what it computes on: neither starts on the other.
@@ -123,8 +123,8 @@ def lock_faults(plan: Document, lock_path: Path, *, file: str) -> list[Fault]:
     """
     pointers = list(_uses(plan))
     accelerator = plan["hardware"]["accelerator"]
-    package, right = PACKAGES[accelerator], FULL_LOCK if accelerator == "cuda" else VLLM_CPU_LOCK
-    if not pointers or package in expected_packages(read_lock(lock_path)):
+    right = FULL_LOCK if accelerator == "cuda" else VLLM_CPU_LOCK
+    if not pointers or not (package := missing_package(accelerator, lock_path)):
         return []
     fix = "freeze the draft again"
     if right == VLLM_CPU_LOCK:
@@ -139,6 +139,16 @@ def lock_faults(plan: Document, lock_path: Path, *, file: str) -> list[Fault]:
         )
         for pointer in pointers
     ]
+
+
+def missing_package(accelerator: str, lock_path: Path) -> str | None:
+    """Return the package that is vLLM on an accelerator if a lock has none, else ``None``.
+
+    Raises:
+        Refusal: If the lock cannot be read or contradicts itself.
+    """
+    package = PACKAGES[accelerator]
+    return None if package in expected_packages(read_lock(lock_path)) else package
 
 
 def _uses(plan: Document) -> Iterator[str]:

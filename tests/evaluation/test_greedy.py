@@ -39,6 +39,7 @@ def plan(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Plan:
 
 
 def test_answers_do_not_depend_on_how_rows_are_batched(plan: Plan, data: Path) -> None:
+    from explicit_learning.evaluation.exact import ExactCompleter
     from explicit_learning.evaluation.greedy import answer_rows
     from explicit_learning.training.policy import load_base, load_processor
 
@@ -54,9 +55,8 @@ def test_answers_do_not_depend_on_how_rows_are_batched(plan: Plan, data: Path) -
     def answer(batch: int) -> list[str]:
         planned = replace(plan, generation=replace(plan.generation, evaluation_batch_size=batch))
         said: list[str] = []
-        answers = answer_rows(
-            model, processor, rows, plan=planned, system=system, images=ImageStore(data), say=said.append
-        )
+        completer = ExactCompleter(model, processor, plan=planned, system=system, images=ImageStore(data))
+        answers = answer_rows(completer, rows, plan=planned, say=said.append)
         assert len(said) == -(-len(rows) // batch)
         assert [answered.row for answered in answers] == list(rows)
         assert all(answered.score.valid for answered in answers)
@@ -74,7 +74,7 @@ def test_prompts_are_those_of_training(plan: Plan, data: Path) -> None:
     from trl.data_utils import prepare_multimodal_messages
 
     from explicit_learning.data.prompt import prompt_messages
-    from explicit_learning.evaluation.greedy import model_inputs
+    from explicit_learning.evaluation.exact import model_inputs
     from explicit_learning.training.policy import load_processor
 
     processor = load_processor(MODEL, max_image_tokens=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,13 +18,16 @@ from explicit_learning.evaluation.summary import Answer
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.resources import SCHEMAS
 from explicit_learning.files.typed_json import from_json, to_json
+from explicit_learning.lock import lock_sha256
+from explicit_learning.lock.installed import lock_of_new_plan
 from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
 from explicit_learning.rundir.events import GatesRecord, append_event
-from tests.support.plans import PLAN
+from tests.support.plans import PLAN, plan_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
+
+    from explicit_learning.plan.typed_plan import EvaluationEngine
 
 PATHS = ResolvedPaths(model="/m", initial_adapter=None, dataset="/d", asset_root="/a", evaluation="/e", prompt="/p")
 IDENTITY = EvaluationIdentity(
@@ -35,7 +39,9 @@ IDENTITY = EvaluationIdentity(
     evaluation_manifest_sha256="c" * 64,
     prompt_sha256="d" * 64,
     max_completion_tokens=12,
+    engine="exact",
     environment_lock_sha256="e" * 64,
+    evaluation_lock_sha256="f" * 64,
 )
 
 
@@ -58,7 +64,7 @@ def refused(call: Callable[[], object]) -> Fault:
 
 def test_the_name_of_an_evaluation_never_changes() -> None:
     # Evaluations of this form lie under this name, and are not made again.
-    assert IDENTITY.name == "5f8553fb5c153b9b"
+    assert IDENTITY.name == "a9f21840b53609cd"
 
 
 @pytest.mark.parametrize("label", [{"run_id": "other"}, {"arm": "evi_po"}, {"which": "initial"}])
@@ -67,7 +73,15 @@ def test_labels_do_not_change_the_name(label: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"adapter_sha256": None}, {"prompt_sha256": "0" * 64}, {"max_completion_tokens": 13}]
+    "change",
+    [
+        {"adapter_sha256": None},
+        {"prompt_sha256": "0" * 64},
+        {"max_completion_tokens": 13},
+        {"engine": "vllm"},
+        {"environment_lock_sha256": "0" * 64},
+        {"evaluation_lock_sha256": "0" * 64},
+    ],
 )
 def test_everything_else_does(change: dict[str, object]) -> None:
     assert replace(IDENTITY, **change).name != IDENTITY.name  # type: ignore[arg-type] # fields by name
@@ -98,6 +112,22 @@ def test_a_request_of_a_completed_run(run: Path, monkeypatch: pytest.MonkeyPatch
     assert (request.label, request.adapter) == ("run (base)", None)
     assert request.out == str(run / "evaluations" / request.identity.name / "evaluation.json")
     assert request.identity.prompt_sha256 == PLAN["prompt"]["sha256"]
+    assert request.identity.environment_lock_sha256 == PLAN["environment_lock_sha256"]
+    # What is installed is this environment's, whatever lock the plan names: here one that nobody ships.
+    assert request.identity.evaluation_lock_sha256 == lock_sha256(lock_of_new_plan(PLAN["hardware"]["accelerator"]))
+
+
+@pytest.mark.parametrize("planned", ["exact", "vllm"])
+@pytest.mark.parametrize("asked", [None, "exact", "vllm"])
+def test_the_engine_is_the_plans_unless_another_is_asked_for(
+    run: Path, monkeypatch: pytest.MonkeyPatch, planned: str, asked: EvaluationEngine | None
+) -> None:
+    plan = plan_with({"/generation/evaluation_engine": planned})
+    for path in (run / "plan.json", run.parent / "started.json"):
+        path.write_text(json.dumps(plan))
+    monkeypatch.setattr(requests, "frozen_paths", lambda *_, **__: PATHS)
+    request = evaluation_of_run(run, "base", engine=asked, plan_file=run.parent / "started.json")
+    assert request.identity.engine == (asked or planned)
 
 
 def test_a_folder_that_is_not_a_run(tmp_path: Path) -> None:
@@ -121,16 +151,20 @@ def test_a_run_whose_plan_file_is_not_found(run: Path) -> None:
 
 @pytest.mark.parametrize(("code", "expected"), [(74, ExitCode.IO), (3, ExitCode.INTERNAL)])
 def test_an_evaluation_process_that_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, expected: ExitCode
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], code: int, expected: ExitCode
 ) -> None:
     program = tmp_path / "python"
-    program.write_text(f"#!/bin/sh\nexit {code}\n")
+    program.write_text(f'#!/bin/sh\necho "in $TMPDIR"\ntouch "$TMPDIR/left"\nexit {code}\n')
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
     out = tmp_path / "evaluation.json"
     fault = refused(lambda: answer_requests([request_to(out)]))
     assert (fault.file, fault.exit_code) == (str(out), expected)
     assert fault.found == f"the evaluation process ended with exit code {code}"
+    said = capfd.readouterr()
+    assert said.out == "", "a library's words would spoil the answer of --json"
+    assert said.err.startswith("in /")
+    assert not Path(said.err.removeprefix("in ").strip()).exists()
 
 
 def answers(count: int = 3) -> list[Answer]:
@@ -153,9 +187,63 @@ def answers(count: int = 3) -> list[Answer]:
     ]
 
 
-def request_to(out: Path) -> EvaluationRequest:
-    plan = from_json(Plan, PLAN)
-    return EvaluationRequest(label="run (base)", plan=plan, paths=PATHS, adapter=None, out=str(out), identity=IDENTITY)
+def request_to(out: Path, engine: str = "exact", *, adapter: str | None = None, **changes: object) -> EvaluationRequest:
+    return EvaluationRequest(
+        label="run (base)",
+        plan=from_json(Plan, plan_with({"/hardware/accelerator": "cpu"} | changes)),
+        paths=PATHS,
+        adapter=adapter,
+        out=str(out),
+        identity=replace(IDENTITY, engine=engine),
+    )
+
+
+def test_one_process_answers_what_one_engine_in_one_environment_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+
+    def answered(together: list[EvaluationRequest]) -> None:
+        started.append([Path(request.out).name for request in together])
+        for request in together:
+            write_evaluation(Path(request.out), request.identity, answers())
+
+    monkeypatch.setattr(requests, "_evaluate", answered)
+    monkeypatch.setattr(requests, "environment_faults", lambda _: [])
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/not/utf-8/\udcff")
+    other = {"/generation/max_completion_tokens": 13}
+    wanted = {
+        "exact": request_to(tmp_path / "0" / "exact"),
+        "exact-adapter": request_to(tmp_path / "1" / "exact-adapter", adapter="/a", **other),
+        "base": request_to(tmp_path / "2" / "base", "vllm"),
+        "one": request_to(tmp_path / "3" / "one", "vllm", adapter="/a"),
+        "two": request_to(tmp_path / "4" / "two", "vllm", adapter="/b"),
+        "longer": request_to(tmp_path / "5" / "longer", "vllm", adapter="/b", **other),
+        "gpu": request_to(tmp_path / "6" / "gpu", **{"/hardware/accelerator": "cuda"}),
+    }
+    answer_requests(wanted.values())
+    assert started == [["exact", "exact-adapter"], ["base"], ["one", "two"], ["longer"], ["gpu"]]
+
+
+def test_an_environment_without_the_engine_is_refused_before_anything_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[set[tuple[str, str]]] = []
+    fault = Fault(gate="environment", found="1", expected="2", fix="3", exit_code=ExitCode.ENVIRONMENT)
+
+    def faults(wanted: set[tuple[str, str]]) -> list[Fault]:
+        asked.append(wanted)
+        return [fault] if wanted else []
+
+    monkeypatch.setattr(requests, "environment_faults", faults)
+    monkeypatch.setattr(requests, "_evaluate", lambda _: pytest.fail("answered first"))
+    there = request_to(tmp_path / "there" / "evaluation.json")
+    missing = request_to(tmp_path / "missing" / "evaluation.json", "vllm")
+    write_evaluation(Path(there.out), there.identity, answers())
+    assert refused(lambda: answer_requests([there, missing])) == fault
+    assert not (tmp_path / "missing").exists()
+    assert len(answer_requests([there])) == 1, "what is there is only read"
+    assert asked == [{("vllm", "cpu")}, set()]
 
 
 def test_an_evaluation_that_is_there_is_not_made_again(tmp_path: Path) -> None:

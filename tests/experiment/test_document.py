@@ -48,6 +48,13 @@ def test_overrides_reach_every_draft_of_a_kind(tmp_path: Path) -> None:
     assert "max_steps" not in experiment.sft[0].draft["optimisation"]
 
 
+def test_overrides_that_are_given_win_over_the_documents(tmp_path: Path) -> None:
+    path = write(tmp_path, overrides={"rl": {"optimisation": {"max_steps": 7, "learning_rate": 1e-4}}})
+    experiment = read_experiment(path, overrides={"rl": {"optimisation": {"max_steps": 8}}})
+    blocks = [stage.draft["optimisation"] for stage in experiment.rl]
+    assert {(block["max_steps"], block["learning_rate"]) for block in blocks} == {(8, 1e-4)}
+
+
 @pytest.mark.parametrize(
     ("changes", "pointer"),
     [

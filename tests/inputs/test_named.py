@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +15,7 @@ from explicit_learning.inputs.frozen import frozen_paths
 from explicit_learning.inputs.initial_adapter import read_initial_adapter
 from explicit_learning.inputs.named import read_system_prompt
 from explicit_learning.model_files.folders import adapter_sha256
-from explicit_learning.model_files.weights import linear_modules
+from explicit_learning.model_files.weights import linear_modules, weighted_modules
 from explicit_learning.plan.reading import FROZEN
 from tests.support.named_inputs import RL, change_json, checking, freezing, frozen_again, place, rewrite_header
 
@@ -224,3 +225,18 @@ def test_linear_modules_are_the_matrices_that_an_adapter_can_be_put_on(model: Pa
     assert known["model.language_model.layers.1.mlp.up_proj"] == (192, 96)
     assert known["lm_head"] == (448, 96)
     assert not [name for name in known if "embed" in name or "conv" in name or "norm" in name]
+
+
+def test_modules_with_weights_are_the_innermost_ones_that_are_loaded(model: Path, tmp_path: Path) -> None:
+    known = weighted_modules(model)
+    assert set(linear_modules(model)) < set(known)
+    assert "model.visual.patch_embed.proj" in known
+    assert "model.language_model.layers.0.linear_attn.conv1d" in known
+    assert "model.language_model.layers.0.linear_attn" not in known, "it has weights, and modules that have some"
+    folder = tmp_path / "released"
+    folder.mkdir()
+    names = ("model.language_model.embed_tokens.weight", "model.language_model.norm.weight", "mtp.norm.weight")
+    header = {name: {"dtype": "BF16", "shape": [1], "data_offsets": [2 * i, 2 * i + 2]} for i, name in enumerate(names)}
+    text = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(2 * len(names)))
+    assert weighted_modules(folder) == ["lm_head", "model.language_model.embed_tokens", "model.language_model.norm"]

@@ -148,15 +148,19 @@ def test_made_once_for_two_and_whole_after_a_kill(checkout: Path, tmp_path: Path
     assert script.stdout.startswith("pytest ")
 
 
-def test_el_keeps_the_callers_folder_and_words(tmp_path: Path) -> None:
-    """`bin/el`, through a link, in another folder, with the environment of these tests."""
+@pytest.mark.parametrize(
+    ("variables", "folder"), [({}, ENVIRONMENT), ({"LOCK": ""}, ENVIRONMENT), ({"LOCK": "vllm-cpu"}, VLLM_ENVIRONMENT)]
+)
+def test_el_keeps_the_callers_folder_and_words(tmp_path: Path, variables: dict[str, str], folder: str) -> None:
+    """`bin/el`, through a link, in another folder, with the environment of these tests in place of the lock's."""
     link = tmp_path / "el"
     link.symlink_to(ROOT / "bin" / "el")
-    python = tmp_path / "explicit-learning" / ENVIRONMENT / "bin" / "python"
+    python = tmp_path / "explicit-learning" / folder / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     environment = {**os.environ, "EXPLICIT_ENV_CACHE": str(tmp_path), "EXPLICIT_PYTHON": BASE_PYTHON}
+    environment |= variables
     done = subprocess.run(
         [link, "lock", "check", "--lock", "no such.lock"],
         cwd=tmp_path,

@@ -10,7 +10,7 @@ import pytest
 
 from explicit_learning.errors import Refusal
 from explicit_learning.files.typed_json import from_json
-from explicit_learning.model_files.weights import linear_modules
+from explicit_learning.model_files.weights import linear_modules, weighted_modules
 from explicit_learning.plan.typed_plan import Plan
 from tests.support.plans import MODEL, write_plan
 
@@ -55,6 +55,8 @@ def _write(policy: Policy, folder: Path) -> Path:
 def test_all_linear_is_every_linear_module_but_the_head(plan: Plan) -> None:
     from torch import nn
 
+    from explicit_learning.training.policy import base_modules
+
     policy = _policy(plan)
     base = policy.model.get_base_model()
     linear = {name.replace(".base_layer", "") for name, part in base.named_modules() if type(part) is nn.Linear}
@@ -62,6 +64,7 @@ def test_all_linear_is_every_linear_module_but_the_head(plan: Plan) -> None:
     assert set(policy.targets) == linear - {"lm_head"}
     shapes = {name: tuple(base.get_submodule(name).weight.shape) for name in linear}
     assert linear_modules(MODEL) == shapes, "what the gates read from the files is what the model has"
+    assert set(weighted_modules(MODEL)) == set(base_modules(policy.model)), "likewise"
     assert any("visual" in name for name in policy.targets)
     assert any("linear_attn" in name for name in policy.targets)
     trainable = [name for name, part in policy.model.named_parameters() if part.requires_grad]

@@ -36,7 +36,14 @@ PREFIX = "version-"
 
 
 def engine_settings(
-    plan: Plan, model: Path, processor: ProcessorMixin, *, rows: int, targets: Sequence[str], others: Sequence[str]
+    plan: Plan,
+    model: Path,
+    processor: ProcessorMixin,
+    *,
+    rows: int,
+    targets: Sequence[str],
+    others: Sequence[str],
+    launched: bool = True,
 ) -> EngineSettings:
     """Return how a plan's engine is started.
 
@@ -47,6 +54,7 @@ def engine_settings(
         rows: Most sequences that are computed together.
         targets: Full names of the modules that have an adapter; none without an adapter.
         others: Full names of modules that cannot have one.
+        launched: Whether the engine is one of a launch's ranks.
     """
     tools: Any = processor
     generation, vllm = plan.generation, plan.vllm
@@ -62,6 +70,7 @@ def engine_settings(
         lora_modules=engine_modules(targets, others),
         memory_share=ALONE_SHARE if vllm is None else vllm.gpu_memory_share,
         on_cpu=plan.hardware.accelerator == "cpu",
+        launched=launched,
     )
 
 

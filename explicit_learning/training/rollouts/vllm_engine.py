@@ -60,6 +60,8 @@ class EngineSettings:
         lora_modules: Modules that have an adapter, as vLLM is told them (see `engine_modules`).
         memory_share: Share of the GPU's memory that the engine may take; not used on a CPU.
         on_cpu: Whether it computes on a CPU.
+        launched: Whether it joins the process groups of a launch's ranks. Otherwise it makes a group of its own, which
+            meets in a temporary file: it needs neither a port nor a launcher's variables.
     """
 
     model: Path
@@ -72,6 +74,7 @@ class EngineSettings:
     lora_modules: tuple[str, ...]
     memory_share: float
     on_cpu: bool
+    launched: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +260,7 @@ def _start(settings: EngineSettings) -> Any:
         seed=0,
         tensor_parallel_size=1,
         # One engine for each rank, in the process groups that the launcher's ranks have.
-        distributed_executor_backend="external_launcher",
+        distributed_executor_backend="external_launcher" if settings.launched else "uni",
         gpu_memory_utilization=settings.memory_share,
         max_model_len=settings.max_model_len,
         max_num_seqs=settings.rows,
@@ -265,6 +268,7 @@ def _start(settings: EngineSettings) -> Any:
         limit_mm_per_prompt={"image": settings.images_per_prompt, "video": 0},
         mm_processor_kwargs={"size": dict(settings.image_size)},
         skip_mm_profiling=True,
+        use_tqdm_on_load=False,
         # A row must not depend on what was computed before it.
         enable_prefix_caching=False,
         # Log-probs as they are sampled from: after temperature, nucleus and mask.
