@@ -46,6 +46,7 @@ COMMANDS = {
 }
 
 USAGE = Context(gate="usage", exit_code=ExitCode.USAGE)
+LOOP = "Symlink loop from "
 PROGRAM = Context(gate="program", exit_code=ExitCode.INTERNAL)
 INTERRUPTED = PROGRAM.fault(
     found="an interrupt (Ctrl-C) before the command had written its result",
@@ -160,10 +161,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         fault = write_fault(error, Path(error.filename or "."))
         return _refuse((fault,), as_json=as_json)
     except Exception as error:  # noqa: BLE001 - the last line of defence: a defect must end with its own documented code
-        traceback.print_exc()
-        fault = PROGRAM.fault(
-            found=f"internal error: {type(error).__name__}: {error}",
-            expected="no defect",
-            fix="report this as a defect, with the lines above (CONTRIBUTING.md says where)",
-        )
-        return _refuse((fault,), as_json=as_json)
+        return _refuse((_unexpected(error),), as_json=as_json)
+
+
+def _unexpected(error: Exception) -> Fault:
+    """Return what an error means that no part of the program expected, after its traceback if it is a defect."""
+    if isinstance(error, RuntimeError) and str(error).startswith(LOOP):  # Path.resolve, up to Python 3.12
+        path = str(error).removeprefix(LOOP).strip("'")
+        found, expected = "a loop of symbolic links", "a path that leads to a file or folder"
+        fix = "make the link point to the file or folder itself"
+        return PROGRAM.fault(file=path, found=found, expected=expected, fix=fix, exit_code=ExitCode.CONTRACT)
+    traceback.print_exc()
+    return PROGRAM.fault(
+        found=f"internal error: {type(error).__name__}: {error}",
+        expected="no defect",
+        fix="report this as a defect, with the lines above (CONTRIBUTING.md says where)",
+    )

@@ -74,6 +74,31 @@ def test_digits_are_never_taken_for_another_seed_s(tmp_path: Path, capsys: pytes
     assert '"seed": 1' in other["faults"][0]["found"]
 
 
+@pytest.mark.parametrize(
+    ("draft", "field", "out"),
+    [
+        ("", "model.path={loop}", "plan.json"),
+        ("", "data.manifest={loop}/dataset-manifest.json", "plan.json"),
+        ("", "initial_adapter.path={loop}", "plan.json"),
+        ("", "prompt.path={loop}", "plan.json"),
+        ("", "seed=1", "loop/plan.json"),
+        ("loop", "seed=1", "plan.json"),
+    ],
+)
+def test_a_loop_of_links_is_refused_wherever_it_stands(
+    draft: str, field: str, out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to("other")
+    (tmp_path / "other").symlink_to("loop")
+    source = tmp_path / draft if draft else PLANS / "demo" / "answer_grpo.json"
+    words = ["freeze", str(source), "-o", str(tmp_path / out), "--set", field.format(loop=loop), "--json"]
+    answer = run_json(capsys, *words)
+    assert answer["exit_code"] in {ExitCode.USAGE, ExitCode.CONTRACT, ExitCode.IO}
+    assert str(loop) in str(answer["faults"])
+    assert "internal error" not in str(answer["faults"])
+
+
 def test_a_foreign_folder_is_the_path_s_fault_and_not_the_disk_s(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
