@@ -15,6 +15,7 @@ from explicit_learning.arms import ARMS
 from explicit_learning.completion.recount import CONTEXT
 from explicit_learning.errors import found_text
 from explicit_learning.plan.geometry import Geometry
+from explicit_learning.plan.probes import planned_probes, probe_tolerance
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from explicit_learning.completion.recount import RankRecount
     from explicit_learning.errors import Fault
     from explicit_learning.plan.typed_plan import Plan
-    from explicit_learning.rundir.rank_report import RankReport
+    from explicit_learning.rundir.rank_report import RankReport, RolloutReport
 
 __all__ = ["broken_completion_rules"]
 
@@ -128,26 +129,41 @@ def _weights(reports: Sequence[RankReport], adapter_tensors_sha256: str) -> Iter
 
 
 def _rollouts(plan: Plan, reports: Sequence[RankReport]) -> Iterator[Fault]:
-    """The planned engine sampled, its base weights did not change, and no probe found another policy."""
+    """The planned engine sampled, its base weights are as they were, and each planned probe found the policy."""
     planned = None if plan.vllm is None else "vllm" if plan.vllm.use else "exact"
     for report in reports:
-        rollouts = report.rollouts
+        where, rollouts = f"on rank {report.rank}", report.rollouts
         engine = None if rollouts is None else rollouts.engine
         if engine != planned:
-            yield _fault("rollouts/engine", f"{found_text(engine)} on rank {report.rank}", f"{planned}, as planned")
+            yield _fault("rollouts/engine", f"{found_text(engine)} {where}", f"{planned}, as planned")
         if rollouts is None:
             continue
-        if rollouts.engine_base_before_sha256 != rollouts.engine_base_after_sha256:
-            found = f"digest {rollouts.engine_base_after_sha256} on rank {report.rank}"
-            expected = f"digest {rollouts.engine_base_before_sha256}, as when the engine started"
-            yield _fault("rollouts/engine_base_after_sha256", found, expected)
-        named = {f"probes/{number}": probe for number, probe in enumerate(rollouts.probes)}
-        if rollouts.resume_probe is not None:
-            named["resume_probe"] = rollouts.resume_probe
-        for name, probe in named.items():
-            if probe.mean > probe.tolerance:
-                expected = f"at most {probe.tolerance:.4g}: sampler and trainer are one policy"
-                yield _fault(f"rollouts/{name}/mean", f"{probe.mean:.4g} on rank {report.rank}", expected)
+        before, after = rollouts.engine_base_before_sha256, rollouts.engine_base_after_sha256
+        if before != after:
+            expected = f"digest {before}, as when the engine started"
+            yield _fault("rollouts/engine_base_after_sha256", f"digest {after} {where}", expected)
+        if (before is None) == (planned == "vllm"):
+            expected = "a digest" if planned == "vllm" else "null: the trained model samples itself"
+            yield _fault("rollouts/engine_base_before_sha256", f"{found_text(before)} {where}", expected)
+        yield from _probes(plan, rollouts, where)
+
+
+def _probes(plan: Plan, rollouts: RolloutReport, where: str) -> Iterator[Fault]:
+    """The probes are those of the plan, and none found another policy; tolerances are computed again."""
+    found = [(probe.step, probe.reason) for probe in rollouts.probes]
+    if found != planned_probes(plan):
+        yield _fault("rollouts/probes", f"probes {found} {where}", f"probes {planned_probes(plan)}, as planned")
+    first = rollouts.probes[0].mean if rollouts.probes else None
+    named = {f"probes/{number}": (probe, first if number else None) for number, probe in enumerate(rollouts.probes)}
+    if rollouts.resume_probe is not None:
+        named["resume_probe"] = (rollouts.resume_probe, first)
+    for name, (probe, start) in named.items():
+        tolerance = probe_tolerance(plan, first=start)
+        if not probe.mean <= tolerance:
+            expected = f"at most {tolerance:.4g}: sampler and trainer are one policy"
+            yield _fault(f"rollouts/{name}/mean", f"{probe.mean:.4g} {where}", expected)
+        if probe.nearer == "previous":
+            yield _fault(f"rollouts/{name}/nearer", f"previous {where}", "current, or cannot_tell")
 
 
 def _terms(plan: Plan, recounts: Sequence[RankRecount], reports: Sequence[RankReport]) -> Iterator[Fault]:

@@ -244,6 +244,11 @@ def outcome_of_error(error: BaseException) -> RankOutcome:
     return _failure(f"{type(error).__name__}: {error}")
 
 
+def names_cause(error: BaseException) -> bool:
+    """Return whether an error, or one that caused it, has a cause that a person can do something about."""
+    return any(_named(link) is not None for link in _chain(error))
+
+
 def is_lost_peer(outcome: RankOutcome) -> bool:
     """Return whether a rank failed only because another one had gone."""
     message = outcome.message or ""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from explicit_learning.plan.probes import ProbeReason  # noqa: TC001 - read at run time
+
 __all__ = [
     "AgreementProbe",
     "KernelCheck",
@@ -17,7 +19,6 @@ __all__ = [
     "Nearer",
     "PhaseName",
     "PhaseUse",
-    "ProbeReason",
     "RankGpu",
     "RankReport",
     "RolloutReport",
@@ -26,7 +27,6 @@ __all__ = [
 ]
 
 PhaseName = Literal["load", "digest", "rollout", "probe", "score", "backward", "checkpoint", "other"]
-ProbeReason = Literal["start", "first_step", "interval", "resume"]
 Nearer = Literal["current", "previous", "cannot_tell"]
 
 
@@ -136,10 +136,10 @@ class AgreementProbe:
         largest: Largest absolute difference.
         fixed: Of the fixed completions alone.
         fresh: Of the fresh samples alone.
-        previous_mean: Mean absolute difference, on the fixed completions, between the sampler with the adapter before
-            the current one and the trainer with the current one; ``None`` if no adapter was there before.
-        effect: Mean absolute difference between the sampler with both; ``None`` likewise.
-        nearer: Which of both is nearer to the trainer; ``None`` likewise.
+        previous_mean: Mean absolute difference between the sampler and the trainer with the adapter before the current
+            one; ``None`` if the adapter had not changed.
+        effect: Mean absolute difference between the trainer with both adapters; ``None`` likewise.
+        nearer: The adapter with which the trainer is nearer to the sampler; ``None`` likewise.
         tolerance: The largest mean that was accepted.
     """
 

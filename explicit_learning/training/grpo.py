@@ -18,6 +18,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from explicit_learning.arms import ARMS
 from explicit_learning.launch.outcomes import NonFiniteLossError
+from explicit_learning.plan.probes import probe_reason
 from explicit_learning.rewards import check_columns, score
 from explicit_learning.rundir.events import append_event
 from explicit_learning.rundir.rank_report import RolloutReport
@@ -27,16 +28,17 @@ from explicit_learning.training.prompt_limit import refuse_long_prompt
 from explicit_learning.training.records import Completion
 from explicit_learning.training.rollouts.agreement import Agreement, allowed_mass, compare_log_probs
 from explicit_learning.training.rollouts.encoded_views import model_inputs
+from explicit_learning.training.rollouts.history import AdapterHistory
 from explicit_learning.training.rollouts.interface import LivePolicy
-from explicit_learning.training.rollouts.probe import Prober, probe_reason, require_agreement
+from explicit_learning.training.rollouts.probe import Prober, require_agreement
 from explicit_learning.training.state.checkpointing import CheckpointingTrainer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from explicit_learning.plan.probes import ProbeReason
     from explicit_learning.plan.typed_plan import Plan, Reward
-    from explicit_learning.rundir.rank_report import ProbeReason
     from explicit_learning.training.rollouts.constraint import Constraint
     from explicit_learning.training.rollouts.encoded_views import EncodedView
     from explicit_learning.training.rollouts.generation import AllowedMass
@@ -112,9 +114,9 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
             pad=self._pad_token,
         )
         self._rollouts = start_rollouts(policy)
-        self._prober = Prober(
-            self._rollouts, policy, plan=plan, rows=rows.probe_rows(self._tokenizer, rank=self.loop.context.rank)
-        )
+        self._history = AdapterHistory(policy.model)
+        fixed = rows.probe_rows(self._tokenizer, rank=self.loop.context.rank)
+        self._prober = Prober(self._rollouts, policy, self._history, plan=plan, rows=fixed)
         self._probed = False
 
     # --- data -----------------------------------------------------------------------------------------------------
@@ -142,8 +144,7 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
         visits = {(prompt.rollout.slot_id, prompt.rollout.visit) for prompt in self._slot_prompts}
         self.loop.counters.records += len(visits)
         try:
-            with self.loop.phases.phase("rollout"):
-                self._rollouts.update()
+            self._update_sampler()
             self._probe_before_cycle()
             with self.loop.phases.phase("rollout"):
                 output: dict[str, Any] = super()._generate_and_score_completions(inputs)
@@ -189,9 +190,14 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
     def after_step(self) -> None:
         """Compare sampler and trainer after a step, if it is time to."""
         if reason := probe_reason(self.state.global_step, self._plan):
-            with self.loop.phases.phase("rollout"):
-                self._rollouts.update()
+            self._update_sampler()
             self._probe(reason)
+
+    def _update_sampler(self) -> None:
+        """Let the sampler take over the adapter as it is now."""
+        with self.loop.phases.phase("rollout"):
+            self._history.update()
+            self._rollouts.update()
 
     def _probe(self, reason: ProbeReason) -> None:
         """Compare sampler and trainer, and record what was found.
@@ -257,7 +263,7 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
             sampler, mask = inputs["sampling_per_token_logps"], inputs["completion_mask"]
             if self._scores_are_whole:
                 self._log_agreement(compare_log_probs(sampler, self._policy_log_probs, mask))
-            else:
+            elif self._plan.generation.top_p == 1:  # else the sampler's log-probs are those inside the nucleus
                 self._log_mass(allowed_mass(sampler, self._policy_log_probs, mask))
         return loss
 

@@ -23,11 +23,13 @@ from explicit_learning.data.slots import slot_manifest_sha256
 from explicit_learning.files.canonical import canonical_bytes
 from explicit_learning.files.typed_json import from_json
 from explicit_learning.model_files.tensors import file_tensors_sha256
+from explicit_learning.plan.probes import planned_probes
 from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
 from explicit_learning.rundir.checkpoint_mark import seal_checkpoint, write_rank_frontiers
 from explicit_learning.rundir.launch_manifest import LaunchManifest
 from explicit_learning.rundir.outcome import RankOutcome
 from explicit_learning.rundir.rank_report import (
+    AgreementProbe,
     LossTerm,
     RankReport,
     RolloutReport,
@@ -255,21 +257,40 @@ class Run:
             "unchanged_adapter_steps": (),
             "zero_gradient_steps": (2,),
             "sampler_agreement": None if self.is_sft else SamplerAgreement(tokens=240, mean=1e-7, largest=1e-6),
-            "rollouts": None
-            if self.is_sft
-            else RolloutReport(
-                engine="exact",
-                engine_base_before_sha256=None,
-                engine_base_after_sha256=None,
-                probes=(),
-                resume_probe=None,
-            ),
+            "rollouts": None if self.is_sft else self._rollouts(),
             "kernel_checks": None,
             "layer_functions": {"chunk_gated_delta_rule": "model.torch_chunk_gated_delta_rule"},
             "loss_terms": {"cross_entropy" if self.is_sft else "policy": acted},
             "log_history": ({"step": 1, "loss": 0.5, "reward": None}, {"step": 2, "loss": 0.25}),
         }
         return [RankReport(rank=rank, **(values | changes)) for rank in range(RANKS)]
+
+    def _rollouts(self) -> RolloutReport:
+        """Return what sampled, with the plan's probes."""
+        agreement = SamplerAgreement(tokens=20, mean=1e-6, largest=1e-5)
+        probes = tuple(
+            AgreementProbe(
+                step=step,
+                reason=reason,
+                tokens=40,
+                mean=1e-6,
+                largest=1e-5,
+                fixed=agreement,
+                fresh=agreement,
+                previous_mean=0.001 if step else None,
+                effect=0.001 if step else None,
+                nearer="current" if step else None,
+                tolerance=0.02 if step else 0.1,
+            )
+            for step, reason in planned_probes(self.plan)
+        )
+        return RolloutReport(
+            engine="exact",
+            engine_base_before_sha256=None,
+            engine_base_after_sha256=None,
+            probes=probes,
+            resume_probe=None,
+        )
 
     def launch_manifest(self) -> LaunchManifest:
         assert self.preparation is not None

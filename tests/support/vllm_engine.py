@@ -51,7 +51,7 @@ class OpenEngine(Engine):
     def log_probs(self, rows: Sequence[Continuation], version: Any = None) -> list[list[float]]:
         """Return the log-probs of each row's completion under a version, which is not read back."""
         self._adapter = version
-        return self.score(rows).log_probs
+        return self.score(rows)
 
     def samples(
         self, rows: Sequence[Continuation], seeds: Sequence[int | None], *, regex: str, version: Any = None

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from explicit_learning.data.answers import ANSWER_SCHEMA_REGEX
 from explicit_learning.errors import ExitCode, Refusal
@@ -17,8 +19,8 @@ from explicit_learning.training.rollouts.constraint import compile_constraint
 from explicit_learning.training.rollouts.encoded_views import model_inputs
 from explicit_learning.training.rollouts.generation import generate_constrained
 from explicit_learning.training.rollouts.read_back import adapter_faults
-from explicit_learning.training.rollouts.vllm_engine import SamplingRule
-from tests.support.vllm_engine import SFT
+from explicit_learning.training.rollouts.vllm_engine import SamplingRule, base_weights
+from tests.support.vllm_engine import MODEL, SFT
 from tests.vllm.conftest import Generators, changed, drawn
 from tests.vllm.test_native_lora import distance
 
@@ -57,14 +59,14 @@ def test_sampling_leaves_the_generators_as_they_were(engine: OpenEngine, trainer
 def test_every_version_is_new_to_the_engine_and_exact(engine: OpenEngine, trainer: Trainer, folder: Path) -> None:
     one, two = drawn(folder, "guard-one", seed=1), drawn(folder, "guard-two", seed=2)
     engine.hand_over(one)
-    first, name = engine.score(trainer.rows).log_probs, engine._adapter
+    first, name = engine.score(trainer.rows), engine._adapter
     engine.hand_over(two)
-    second = engine.score(trainer.rows).log_probs
+    second = engine.score(trainer.rows)
     right = trainer.log_probs(two)
     assert (engine._adapter.lora_name, engine._adapter.lora_int_id) != (name.lora_name, name.lora_int_id)
     assert distance(second, right) < 0.1 * distance(first, right)
     engine.hand_over(one)
-    assert engine.score(trainer.rows).log_probs == first
+    assert engine.score(trainer.rows) == first
 
 
 def test_a_reused_name_fails_what_the_version_test_asks(engine: OpenEngine, trainer: Trainer, folder: Path) -> None:
@@ -175,23 +177,66 @@ def test_another_prompt_than_the_trainers_is_refused(engine: OpenEngine, trainer
         engine.sample([other], [1], RULE)
 
 
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [
+        (RuntimeError("EngineCore encountered an issue"), False),
+        (ValueError("No available memory for the cache blocks"), False),
+        (MemoryError("out of memory"), True),
+        (OSError(28, "No space left on device"), True),
+    ],
+)
 def test_an_engine_that_fails_says_that_nothing_is_lost(
-    engine: OpenEngine, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+    engine: OpenEngine, trainer: Trainer, monkeypatch: pytest.MonkeyPatch, error: Exception, *, kept: bool
 ) -> None:
+    """Except where the error has a cause that every run names: that stays the cause."""
+
     def die(*_: Any, **__: Any) -> None:
-        raise RuntimeError("EngineCore encountered an issue")
+        raise error
 
     monkeypatch.setattr(engine.llm, "generate", die)
-    with pytest.raises(Refusal, match="RuntimeError: EngineCore encountered an issue") as refused:
+    with pytest.raises(type(error) if kept else Refusal) as refused:
         engine.sample([trainer.rows[0].view], [1], RULE)
+    if kept:
+        return
+    assert isinstance(refused.value, Refusal)
     assert refused.value.exit_code == ExitCode.INTERNAL
+    assert f"vLLM failed: {type(error).__name__}: {error}" in str(refused.value)
     assert "run the same command again: it goes on at the last checkpoint" in str(refused.value)
 
 
-def test_the_engines_base_weights_are_never_written(engine: OpenEngine) -> None:
+def test_an_adapter_that_cannot_be_loaded_is_refused(engine: OpenEngine, tmp_path: Path) -> None:
+    with pytest.raises(Refusal, match="vLLM failed: ") as refused:
+        engine.hand_over(tmp_path)
+    assert "lora.exclude_modules" in str(refused.value)
+
+
+def test_the_engines_base_weights_are_never_written(engine: OpenEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every weight is read: also those that vLLM packs on CPUs, whose parameters are empty."""
     digests = engine.base_digests()
     assert digests["before"] == digests["after"]
-    [weight] = engine.llm.apply_model(lambda model: next(iter(model.parameters())).data)
+
+    def look(model: Any) -> tuple[Any, list[Any], dict[str, torch.Tensor]]:
+        packed = [
+            module
+            for _, module in model.named_modules()
+            if hasattr(module, "cpu_linear") and isinstance(module.weight, torch.Tensor) and not module.weight.numel()
+        ]
+        return next(iter(model.parameters())).data, packed, base_weights(model)
+
+    [(weight, packed, weights)] = engine.llm.apply_model(look)
+    assert sum(tensor.numel() for tensor in weights.values()) >= 500_000
+    stored = load_file(MODEL / "model.safetensors")
+    matrices = [tensor.flatten(1) for tensor in stored.values() if tensor.ndim > 1]
+    rows = {row.contiguous().view(torch.uint8).numpy().tobytes() for matrix in matrices for row in matrix}
+    for module in packed:
+        identity = torch.eye(module.input_size, dtype=torch.bfloat16)
+        unpacked = module.cpu_linear(identity, module.weight, None).t().contiguous()
+        assert {row.view(torch.uint8).numpy().tobytes() for row in unpacked} <= rows
+        own = module.cpu_linear
+        with monkeypatch.context() as changed:
+            changed.setattr(module, "cpu_linear", lambda x, w, b, own=own: own(x, w, b) + (x[:, :1] == 1) * 2**-6)
+            assert engine.base_digests()["after"] != digests["before"]
     kept = weight.flatten()[0].clone()
     weight.flatten()[0] += 1
     assert engine.base_digests()["after"] != digests["before"]

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from explicit_learning.training.forwards import sampling
-from explicit_learning.training.policy import trainable_parameters
 from explicit_learning.training.rollouts.choosers import Forced, Sampled, stream_key, uniforms
 from explicit_learning.training.rollouts.encoded_views import model_inputs
 from explicit_learning.training.rollouts.generation import generate_constrained, generate_free
-from explicit_learning.training.rollouts.interface import Continuation, SampledRows, Scored
+from explicit_learning.training.rollouts.interface import Continuation, SampledRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from explicit_learning.training.rollouts.constraint import Constraint
     from explicit_learning.training.rollouts.encoded_views import EncodedView
     from explicit_learning.training.rollouts.generation import Completions
-    from explicit_learning.training.rollouts.interface import LivePolicy, Version
+    from explicit_learning.training.rollouts.interface import LivePolicy
     from explicit_learning.training.rollouts.rows import SlotPrompt
 
 __all__ = ["ExactRollouts"]
@@ -46,22 +45,9 @@ class ExactRollouts:
         self._policy = policy
         self._plan = plan
         self._constraint = constraint
-        self._current = self._trained()
-        self._previous: list[torch.Tensor] | None = None
-
-    @property
-    def has_previous(self) -> bool:
-        """Whether the adapter had changed when `update` was called last."""
-        return self._previous is not None
 
     def update(self) -> None:
-        """Keep the adapter as it was at the last call, if it has changed since."""
-        now = self._trained()
-        changed = not all(map(torch.equal, now, self._current))
-        self._current, self._previous = now, self._current if changed else None
-
-    def _trained(self) -> list[torch.Tensor]:
-        return [parameter.detach().clone() for parameter in trainable_parameters(self._policy.model).values()]
+        """Do nothing: the adapter that is trained is the one that samples."""
 
     def sample(self, prompts: Sequence[SlotPrompt], views: Sequence[EncodedView]) -> SampledRows:
         """Sample one constrained completion for each row, each from its own stream of numbers.
@@ -106,18 +92,16 @@ class ExactRollouts:
             mass=sampled.mass,
         )
 
-    def score(self, rows: Sequence[Continuation], version: Version) -> Scored:
-        """Score completions token by token, as they would be sampled."""
-        views, ids = [row.view for row in rows], [row.ids for row in rows]
-        with self._adapter_of(version):
-            generated = self._free(views, Forced(ids=ids), max_tokens=max(map(len, ids)))
-        log_probs = [found[: len(row)] for found, row in zip(generated.log_probs, ids, strict=True)]
-        return Scored(prompt_ids=[view.ids.tolist() for view in views], log_probs=log_probs)
+    def score(self, rows: Sequence[Continuation]) -> list[list[float]]:
+        """Return the log-probs of completions, computed token by token, as they would be sampled."""
+        ids = [row.ids for row in rows]
+        generated = self._free([row.view for row in rows], Forced(ids=ids), max_tokens=max(map(len, ids)))
+        return [found[: len(row)] for found, row in zip(generated.log_probs, ids, strict=True)]
 
     def sample_freely(
         self, views: Sequence[EncodedView], keys: Sequence[int], *, max_tokens: int
-    ) -> tuple[list[Continuation], Scored]:
-        """Sample one completion of each view without a constraint, at temperature 1, and return it with its scores."""
+    ) -> tuple[list[Continuation], list[list[float]]]:
+        """Sample one completion of each view without a constraint, at temperature 1; return it with its log-probs."""
         numbers = torch.stack([uniforms(key, count=max_tokens) for key in keys])
         chooser = Sampled(numbers=numbers, temperature=1.0, top_p=1.0)
         generated = self._free(views, chooser, max_tokens=max_tokens)
@@ -153,27 +137,6 @@ class ExactRollouts:
         finally:
             model.train(was_training)
 
-    @contextmanager
-    def _adapter_of(self, version: Version) -> Iterator[None]:
-        """Compute with another version of the adapter inside; the policy's own is put back bit for bit."""
-        if version == "current":
-            yield
-            return
-        if self._previous is None:
-            raise AssertionError("there is no previous adapter")
-        parameters = [parameter.data for parameter in trainable_parameters(self._policy.model).values()]
-        own = [values.clone() for values in parameters]
-        try:
-            _copy(self._previous, parameters)
-            yield
-        finally:
-            _copy(own, parameters)
-
-
-def _copy(values: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]) -> None:
-    for value, parameter in zip(values, parameters, strict=True):
-        parameter.copy_(value)
-
 
 def cut_to_text(
     views: Sequence[EncodedView],
@@ -181,7 +144,7 @@ def cut_to_text(
     log_probs: Sequence[Sequence[float]],
     *,
     forbidden: Sequence[int],
-) -> tuple[list[Continuation], Scored]:
+) -> tuple[list[Continuation], list[list[float]]]:
     """Return free samples up to their first forbidden token, those of which nothing is left not at all."""
     rows, scores = [], []
     for view, row, row_scores in zip(views, ids, log_probs, strict=True):
@@ -189,4 +152,4 @@ def cut_to_text(
         if length:
             rows.append(Continuation(view=view, ids=tuple(row[:length])))
             scores.append(list(row_scores[:length]))
-    return rows, Scored(prompt_ids=[row.view.ids.tolist() for row in rows], log_probs=scores)
+    return rows, scores

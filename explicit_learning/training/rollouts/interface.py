@@ -8,7 +8,7 @@ and samples freely, without a constraint and at temperature 1, where its log-pro
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,10 +22,7 @@ if TYPE_CHECKING:
     from explicit_learning.training.rollouts.rows import SlotPrompt
     from explicit_learning.training.step_loop import LoopState
 
-__all__ = ["Continuation", "LivePolicy", "Rollouts", "SampledRows", "Scored", "Version"]
-
-# Which adapter a sampler computes with: the policy's as of the last `update`, or that of the one before.
-Version = Literal["current", "previous"]
+__all__ = ["Continuation", "LivePolicy", "Rollouts", "SampledRows"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,25 +76,8 @@ class Continuation:
     ids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scored:
-    """How a sampler scores completions.
-
-    Attributes:
-        prompt_ids: Each row's prompt, as the sampler read it.
-        log_probs: Log-prob of each token of each completion, under the whole vocabulary at temperature 1.
-    """
-
-    prompt_ids: list[list[int]]
-    log_probs: list[list[float]]
-
-
 class Rollouts(Protocol):
     """A sampler."""
-
-    @property
-    def has_previous(self) -> bool:
-        """Whether the adapter had changed when `update` was called last."""
 
     def update(self) -> None:
         """Take over the policy's adapter as it is now."""
@@ -110,13 +90,13 @@ class Rollouts(Protocol):
             views: The view of each row.
         """
 
-    def score(self, rows: Sequence[Continuation], version: Version) -> Scored:
-        """Score completions without a constraint, at temperature 1."""
+    def score(self, rows: Sequence[Continuation]) -> list[list[float]]:
+        """Return the log-prob of each token of completions, under the whole vocabulary at temperature 1."""
 
     def sample_freely(
         self, views: Sequence[EncodedView], keys: Sequence[int], *, max_tokens: int
-    ) -> tuple[list[Continuation], Scored]:
-        """Sample one completion of each view without a constraint, at temperature 1, and return it with its scores.
+    ) -> tuple[list[Continuation], list[list[float]]]:
+        """Sample one completion of each view without a constraint, at temperature 1; return it with its log-probs.
 
         A completion is cut before its first special token that does not end it: the trainer could not score an image's.
         One of which nothing is left is left out.

@@ -13,7 +13,7 @@ from explicit_learning.plan.vllm_limits import engine_rank
 from explicit_learning.training.policy import ADAPTER
 from explicit_learning.training.rollouts.choosers import stream_key
 from explicit_learning.training.rollouts.exact import cut_to_text
-from explicit_learning.training.rollouts.interface import SampledRows, Scored
+from explicit_learning.training.rollouts.interface import SampledRows
 from explicit_learning.training.rollouts.vllm_engine import Engine, EngineSettings, SamplingRule, engine_modules
 from explicit_learning.training.state.adapters import adapter_tensors, write_adapter_folder
 from explicit_learning.training.state.digests import live_tensors_sha256
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from explicit_learning.plan.typed_plan import Plan
     from explicit_learning.training.rollouts.constraint import Constraint
     from explicit_learning.training.rollouts.encoded_views import EncodedView
-    from explicit_learning.training.rollouts.interface import Continuation, LivePolicy, Version
+    from explicit_learning.training.rollouts.interface import Continuation, LivePolicy
     from explicit_learning.training.rollouts.rows import SlotPrompt
 
 __all__ = ["VllmRollouts", "engine_settings"]
@@ -48,7 +48,7 @@ def engine_settings(
     """Return how a plan's engine is started.
 
     Args:
-        plan: The plan; of one without a block ``vllm``, the block's defaults are the caller's to fill in.
+        plan: The plan.
         model: Folder of the base model.
         processor: The model's processor, with the plan's limit on an image's tokens.
         rows: Most sequences that are computed together.
@@ -68,13 +68,13 @@ def engine_settings(
         image_token=int(tools.image_token_id),
         lora_rank=engine_rank(plan.lora.rank) if targets else 0,
         lora_modules=engine_modules(targets, others),
-        memory_share=ALONE_SHARE if vllm is None else vllm.gpu_memory_share,
+        memory_share=vllm.gpu_memory_share if launched and vllm is not None else ALONE_SHARE,
         on_cpu=plan.hardware.accelerator == "cpu",
         launched=launched,
     )
 
 
-# An evaluation of an SFT run, whose plan has no such block, has the GPU to itself.
+# An evaluation has the GPU to itself.
 ALONE_SHARE = 0.8
 
 
@@ -103,23 +103,11 @@ class VllmRollouts:
         self._count = 0
         self._digest: str | None = None
         self._current: Path | None = None
-        self._previous: Path | None = None
         versions.mkdir(parents=True, exist_ok=True)
         self.update()
 
-    @property
-    def has_previous(self) -> bool:
-        """Whether the adapter had changed when `update` was called last."""
-        return self._previous is not None
-
     def update(self) -> None:
-        """Hand the policy's adapter over, if it has changed.
-
-        Two versions are kept on the disk: this one and the one before it.
-        """
-        if self._previous is not None:
-            shutil.rmtree(self._previous)
-            self._previous = None
+        """Hand the policy's adapter over, if it has changed. Its file is written before the last one's is removed."""
         digest = live_tensors_sha256(adapter_tensors(self._policy.model, ADAPTER))
         if digest == self._digest:
             return
@@ -127,8 +115,10 @@ class VllmRollouts:
         folder = self._versions / f"{PREFIX}{self._count}"
         folder.mkdir()
         write_adapter_folder(folder, self._policy.model, adapter=ADAPTER, base_name=self._base_name)
-        self._previous, self._current, self._digest = self._current, folder, digest
         self._engine.hand_over(folder)
+        if self._current is not None:
+            shutil.rmtree(self._current)
+        self._current, self._digest = folder, digest
 
     def sample(self, prompts: Sequence[SlotPrompt], views: Sequence[EncodedView]) -> SampledRows:
         """Sample one constrained completion for each row, each with its own seed."""
@@ -158,21 +148,14 @@ class VllmRollouts:
             mass=None,
         )
 
-    def score(self, rows: Sequence[Continuation], version: Version) -> Scored:
-        """Score completions as prompts; another version is handed over for the time."""
-        if version == "current":
-            return self._engine.score(rows)
-        if self._previous is None or self._current is None:
-            raise AssertionError("there is no previous adapter")
-        self._engine.hand_over(self._previous)
-        scored = self._engine.score(rows)
-        self._engine.hand_over(self._current)
-        return scored
+    def score(self, rows: Sequence[Continuation]) -> list[list[float]]:
+        """Return the log-probs of completions, each token as if it were to be sampled next."""
+        return self._engine.score(rows)
 
     def sample_freely(
         self, views: Sequence[EncodedView], keys: Sequence[int], *, max_tokens: int
-    ) -> tuple[list[Continuation], Scored]:
-        """Sample one completion of each view without a constraint, at temperature 1, and return it with its scores."""
+    ) -> tuple[list[Continuation], list[list[float]]]:
+        """Sample one completion of each view without a constraint, at temperature 1; return it with its log-probs."""
         terminal = self._constraint.terminal
         rule = SamplingRule(temperature=1.0, top_p=1.0, max_tokens=max_tokens, terminal=terminal, regex=None)
         samples = self._engine.sample(views, keys, rule)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from explicit_learning.errors import Context, ExitCode
-from explicit_learning.training.rollouts.interface import Scored
+from explicit_learning.launch.outcomes import names_cause
 from explicit_learning.training.rollouts.read_back import adapter_faults
 from explicit_learning.training.state.digests import live_tensors_sha256
 from explicit_learning.training.state.random_streams import preserved_streams
@@ -31,13 +31,20 @@ if TYPE_CHECKING:
     from explicit_learning.training.rollouts.encoded_views import EncodedView
     from explicit_learning.training.rollouts.interface import Continuation
 
-__all__ = ["Engine", "EngineSettings", "Sample", "SamplingRule", "collapsed", "engine_modules"]
+__all__ = ["Engine", "EngineSettings", "Sample", "SamplingRule", "base_weights", "collapsed", "engine_modules"]
 
-CONTEXT = Context(
-    gate="vllm",
-    exit_code=ExitCode.INTERNAL,
-    fix="run the same command again: it goes on at the last checkpoint; if it happens again, report it as a defect "
-    "(CONTRIBUTING.md says where), or set vllm.use to false and freeze the draft again",
+CONTEXT = Context(gate="vllm", exit_code=ExitCode.INTERNAL)
+AGAIN_FIX = (
+    "run the same command again: it goes on at the last checkpoint; if it happens again, report it as a defect "
+    "(CONTRIBUTING.md says where), or set vllm.use to false and freeze the draft again"
+)
+START_FIX = (
+    "if it is about memory, change vllm.gpu_memory_share or lower vllm.max_model_len and freeze the draft again; "
+    "else set vllm.use to false, or report this as a defect (CONTRIBUTING.md says where)"
+)
+ADAPTER_FIX = (
+    "exclude the modules that vLLM has no LoRA for (lora.exclude_modules), or set vllm.use to false, and freeze the "
+    "draft again; if vLLM should know them, report this as a defect (CONTRIBUTING.md says where)"
 )
 # Tokens that the engine computes together: at least those of the longest prompt, whose images it takes whole.
 LEAST_BATCHED_TOKENS = 8192
@@ -122,7 +129,7 @@ class Engine:
         self._settings = settings
         self._numbers = itertools.count(1)
         self._adapter: Any = None
-        with _undisturbed():
+        with _undisturbed(), _named(START_FIX, "a running engine"):
             self._llm = _start(settings)
         # At the end of the process it would destroy the trainer's process groups, too.
         self._llm.llm_engine.engine_core._finalizer.detach()  # noqa: SLF001 - there is no setting for it
@@ -133,11 +140,7 @@ class Engine:
         return {"before": self._started_with, "after": self._base_sha256()}
 
     def _base_sha256(self) -> str:
-        def digest(model: Any) -> str:
-            own = (*model.named_parameters(), *model.named_buffers())
-            return live_tensors_sha256({name: tensor.detach() for name, tensor in own if "lora_" not in name})
-
-        [found] = self._llm.apply_model(digest)
+        [found] = self._llm.apply_model(lambda model: live_tensors_sha256(base_weights(model)))
         return str(found)
 
     def hand_over(self, folder: Path) -> None:
@@ -150,7 +153,7 @@ class Engine:
 
         number = next(self._numbers)
         request = LoRARequest(f"version-{number}", number, str(folder))
-        with _undisturbed():
+        with _undisturbed(), _named(ADAPTER_FIX, "a loaded adapter"):
             self._llm.llm_engine.add_lora(request)
         [faults] = self._llm.apply_model(lambda model: adapter_faults(model, folder))
         if faults:
@@ -158,6 +161,7 @@ class Engine:
                 found=f"after it was loaded, vLLM computes with other matrices in {len(faults)} modules: "
                 f"{', '.join(faults[:5])}",
                 expected="the matrices of the file in every module of the adapter",
+                fix=ADAPTER_FIX,
             )
         self._adapter = request
 
@@ -199,23 +203,31 @@ class Engine:
             samples.append(Sample(prompt_ids=_prompt_of(answer, view.ids.tolist()), ids=ids, log_probs=log_probs))
         return samples
 
-    def score(self, rows: Sequence[Continuation]) -> Scored:
+    def score(self, rows: Sequence[Continuation]) -> list[list[float]]:
         """Return the log-probs of completions under the whole vocabulary, at temperature 1.
+
+        Each token is the next one of a request of its own. (Log-probs of prompts would take the logits of whole
+        prompts: gigabytes, with a large vocabulary.)
 
         Raises:
             Refusal: If the engine fails, or reads another prompt than the trainer (70).
         """
         from vllm import SamplingParams
 
-        params = [SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=0, detokenize=False) for _ in rows]
-        answers = self._generate([row.view for row in rows], params, completions=[row.ids for row in rows])
-        prompt_ids, log_probs = [], []
-        for row, answer in zip(rows, answers, strict=True):
-            whole = _prompt_of(answer, [*row.view.ids.tolist(), *row.ids])
-            prompt_ids.append(whole[: -len(row.ids)])
-            scored = zip(row.ids, answer.prompt_logprobs[-len(row.ids) :], strict=True)
-            log_probs.append([entry[token].logprob for token, entry in scored])
-        return Scored(prompt_ids=prompt_ids, log_probs=log_probs)
+        places = [(row, place) for row in rows for place in range(len(row.ids))]
+        params = [
+            SamplingParams(max_tokens=1, temperature=1, seed=0, logprob_token_ids=[row.ids[place]], detokenize=False)
+            for row, place in places
+        ]
+        begun = [row.ids[:place] for row, place in places]
+        answers = self._generate([row.view for row, _ in places], params, completions=begun)
+        found: list[list[float]] = []
+        for (row, place), start, answer in zip(places, begun, answers, strict=True):
+            _prompt_of(answer, [*row.view.ids.tolist(), *start])
+            if not place:
+                found.append([])
+            found[-1].append(answer.outputs[0].logprobs[0][row.ids[place]].logprob)
+        return found
 
     def _generate(
         self, views: Sequence[EncodedView], params: list[Any], completions: Sequence[Sequence[int]] | None = None
@@ -228,14 +240,8 @@ class Engine:
             }
             for view, end in zip(views, ends, strict=True)
         ]
-        with _undisturbed():
-            try:
-                found: list[Any] = self._llm.generate(prompts, params, lora_request=self._adapter, use_tqdm=False)
-            except Exception as error:
-                raise CONTEXT.refusal(
-                    found=f"vLLM failed while it computed {len(views)} sequences: {type(error).__name__}: {error}",
-                    expected="a completion of each",
-                ) from error
+        with _undisturbed(), _named(AGAIN_FIX, f"a completion of each of {len(views)} prompts"):
+            found: list[Any] = self._llm.generate(prompts, params, lora_request=self._adapter, use_tqdm=False)
         return found
 
 
@@ -269,6 +275,8 @@ def _start(settings: EngineSettings) -> Any:
         mm_processor_kwargs={"size": dict(settings.image_size)},
         skip_mm_profiling=True,
         use_tqdm_on_load=False,
+        # A group's image is processed and seen once. The default is 4 GiB of each rank's host memory.
+        mm_processor_cache_gb=1,
         # A row must not depend on what was computed before it.
         enable_prefix_caching=False,
         # Log-probs as they are sampled from: after temperature, nucleus and mask.
@@ -316,6 +324,41 @@ def _prompt_of(answer: Any, expected: list[int]) -> list[int]:
             fix="report this as a defect (CONTRIBUTING.md says where): vLLM's image processor is set up otherwise",
         )
     return found
+
+
+def base_weights(model: Any) -> dict[str, torch.Tensor]:
+    """Return the base weights that an engine computes with, by vLLM's names.
+
+    On a CPU, vLLM packs the weight of a linear layer and leaves an empty tensor in its place. A product with the
+    identity matrix gives it back, bit for bit: each sum has one term that is not zero.
+    """
+    own = (*model.named_parameters(), *model.named_buffers())
+    found = {name: tensor.detach() for name, tensor in own if "lora_" not in name}
+    for name, module in model.named_modules():
+        weight = getattr(module, "weight", None)
+        if not hasattr(module, "cpu_linear") or not isinstance(weight, torch.Tensor) or weight.numel():
+            continue
+        identity = torch.eye(module.input_size, dtype=weight.dtype, device=weight.device)
+        found[f"{name}.weight"] = module.cpu_linear(identity, weight, None)
+    if empty := sorted(name for name, tensor in found.items() if not tensor.numel()):
+        raise AssertionError(f"weights that cannot be read: {', '.join(empty[:5])}")
+    return found
+
+
+@contextmanager
+def _named(fix: str, expected: str) -> Iterator[None]:
+    """Turn an error of vLLM into a refusal, unless it has a cause that every run names (memory, a full disk).
+
+    Raises:
+        Refusal: With the error's text (70).
+    """
+    try:
+        yield
+    except Exception as error:
+        if names_cause(error):
+            raise
+        found = f"vLLM failed: {type(error).__name__}: {error}"
+        raise CONTEXT.refusal(found=found, expected=expected, fix=fix) from error
 
 
 @contextmanager
