@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.vllm
 
+PATIENCE = 400.0
 VLLM = {
     "vllm": {"use": True},
     "determinism": "seeded",
@@ -53,7 +54,7 @@ def plan(world: Path, name: str, arm: str, **changes: Any) -> Path:
 
 def trained(plan: Path, run: Path) -> dict[str, Any]:
     with Launch.of(plan, run) as launch:
-        assert launch.wait(180) == 0, launch.text()
+        assert launch.wait(PATIENCE) == 0, launch.text()
     marker: dict[str, Any] = json.loads((run / "training-complete.json").read_bytes())
     return marker
 
@@ -102,6 +103,20 @@ def test_killed_runs_sample_what_the_uninterrupted_one_does(world: Path, tmp_pat
     assert resumed["reason"] == "resume"
     assert resumed["nearer"] == "current"
     assert resumed["step"] in {2, 4, 6}
+
+
+def test_a_run_of_two_ranks_that_is_stopped_goes_on_as_if_it_had_not_been(world: Path, tmp_path: Path) -> None:
+    changes = {"optimisation": {"max_steps": 6, "save_interval": 2}, "hardware": {"world_size": 2}}
+    of = plan(world, "stopped", "evi_po", **changes)
+    trained(of, tmp_path / "whole")
+    run = tmp_path / "parts"
+    with launched_until(Strike(point="mid-step", way="tree"), of, run, steps=6) as (launch, reached):
+        assert reached
+        launch.process.send_signal(signal.SIGTERM)
+        assert launch.wait(PATIENCE) == 75, launch.text()
+    marker = trained(of, run)
+    assert not compare(run, tmp_path / "whole")
+    assert marker["rollouts"]["resume_probe"]["nearer"] == "current"
 
 
 @pytest.mark.skipif(not may_mount(), reason="a small disk needs the right to mount")
