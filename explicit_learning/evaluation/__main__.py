@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -16,14 +18,18 @@ from pathlib import Path
 from explicit_learning.errors import Refusal
 from explicit_learning.evaluation.greedy import engine_of, evaluate
 from explicit_learning.evaluation.record import write_evaluation
-from explicit_learning.evaluation.requests import EvaluationRequest
+from explicit_learning.evaluation.requests import PARENT_VARIABLE, EvaluationRequest
 from explicit_learning.files.os_errors import write_fault
 from explicit_learning.files.progress import say
 from explicit_learning.files.typed_json import from_json
+from explicit_learning.launch.signals import die_with_parent
 
 
 def main() -> int:
     """Answer every request and return an exit code."""
+    # Who started this process ends it: an interrupt of the terminal reaches both.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent(int(os.environ[PARENT_VARIABLE]))
     _silence_libraries()
     requests = [from_json(EvaluationRequest, item) for item in json.load(sys.stdin)]
     engine = engine_of(requests[0].identity.engine)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -37,15 +39,17 @@ from explicit_learning.rundir.completion_marker import read_marker
 from explicit_learning.rundir.events import gates_records, read_events
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from explicit_learning.plan.typed_plan import EvaluationEngine
 
-__all__ = ["EvaluationRequest", "Which", "answer_requests", "engine_key", "evaluation_of_run"]
+__all__ = ["PARENT_VARIABLE", "EvaluationRequest", "Which", "answer_requests", "engine_key", "evaluation_of_run"]
 
 Which = Literal["final", "initial", "base"]
 CONTEXT = Context(gate="evaluation")
 MODULE = "explicit_learning.evaluation"
+# The process that an evaluation process ends with.
+PARENT_VARIABLE = "EXPLICIT_LAUNCH_EVALUATION_PARENT"
 STANDARD_ERROR = 2
 
 
@@ -218,8 +222,8 @@ def _evaluate(requests: list[EvaluationRequest]) -> None:
         scratch = tempfile.TemporaryDirectory(prefix="explicit-evaluation-", ignore_cleanup_errors=True)
     except OSError as error:
         raise Refusal(temporary_fault(error)) from error
-    with scratch as folder:
-        own = {"TMPDIR": folder, "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    with _ended_in_order(), scratch as folder:
+        own = {"TMPDIR": folder, "TORCH_CPP_LOG_LEVEL": "ERROR", PARENT_VARIABLE: str(os.getpid())}
         done = subprocess.run(  # noqa: S603 - the program itself
             [sys.executable, "-m", MODULE],
             input=json.dumps(to_json(requests)),
@@ -237,6 +241,20 @@ def _evaluate(requests: list[EvaluationRequest]) -> None:
             fix="do what the lines above say, then run the same command again",
             exit_code=ExitCode(done.returncode) if known else ExitCode.INTERNAL,
         )
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Turn a stop signal inside into an exception, so that the process is ended and its folder removed."""
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _started_with(run: Path) -> Path:

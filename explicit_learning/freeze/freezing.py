@@ -22,6 +22,7 @@ from explicit_learning.files.strict_json import load_json
 from explicit_learning.files.typed_json import from_json
 from explicit_learning.freeze.draft import fill_defaults
 from explicit_learning.freeze.draft_data import DraftData, drafted_data
+from explicit_learning.inputs.base_model import position_faults
 from explicit_learning.inputs.code import code_faults, code_identity
 from explicit_learning.inputs.data import rows_faults
 from explicit_learning.inputs.named import Named, read_inputs
@@ -142,6 +143,8 @@ def _sound_draft(draft: dict[str, Any], file: Path, out: Path) -> tuple[Arm, dic
     faults = [replace(fault, file=str(file)) for fault in faults]
     arm = ARMS.get(filled["arm"])
     inputs = _read_inputs(draft, file, sound, lora=None if faults else from_json(Lora, filled["lora"]))
+    if inputs.model is not None and not faults:
+        faults += position_faults(inputs.model, filled, file=str(file))
     faults += [*inputs.faults, *code_faults(), *_output_faults(out, inputs_of_draft(draft, file))]
     if faults or arm is None or inputs.model is None or inputs.prompt is None:
         raise Refusal(faults)

@@ -28,6 +28,7 @@ from explicit_learning.gates.row_sizes import row_sizes
 from explicit_learning.gates.shm import check_shm, shm_need
 from explicit_learning.gates.temporary import check_adapter_versions, check_temporary_folder
 from explicit_learning.gates.trackers import check_trackers
+from explicit_learning.inputs.base_model import position_faults
 from explicit_learning.inputs.code import code_identity, code_warnings
 from explicit_learning.inputs.frozen import read_frozen_inputs, resolved_paths
 from explicit_learning.inputs.lora_targets import adapter_values, resolve_targets
@@ -123,6 +124,8 @@ def check_plan(
     faults += [*check_trackers(os.environ), *check_temporary_folder()]
     inputs = read_frozen_inputs(document)
     faults += inputs.faults
+    if inputs.model is not None and document.is_sound("generation") and document.is_sound("vllm"):
+        faults += position_faults(inputs.model, document.raw, file=str(document.path))
     machine = _examined_machine(document, inputs, nodes)
     faults += machine.faults
     accepted: list[str] = []

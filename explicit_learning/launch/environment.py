@@ -58,6 +58,7 @@ CACHES = {
     "MM_SPARSE_ATTN_AOT_CACHE": "minfer-attention",
     "MPLCONFIGDIR": "matplotlib",
 }
+INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 # What ranks get as it is: the user, the terminal, the place of files, the scheduler, this program's own variables.
 PASSED = frozenset(
     {
@@ -330,6 +331,8 @@ def scratch_environment(
     """
     known = _user_is_known() if user_is_known is None else user_is_known
     result = {"HF_DATASETS_CACHE": str(scratch / "datasets")}
+    if not environment.get(INDUCTOR):  # its default is a folder in the temporary one, which nobody removes
+        result[INDUCTOR] = str(scratch / CACHES[INDUCTOR])
     if not known:
         result |= {name: "explicit" for name in USER_VARIABLES if not environment.get(name)}
     home = environment.get("HOME", "")

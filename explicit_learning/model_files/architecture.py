@@ -37,6 +37,7 @@ SIZES = {
         "linear_key_head_dim",
         "linear_value_head_dim",
         "linear_conv_kernel_dim",
+        "max_position_embeddings",
     ),
     "vision_config": (
         "depth",

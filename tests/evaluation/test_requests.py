@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+import tempfile
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -351,3 +357,42 @@ def test_a_final_adapter_that_is_not_the_markers_is_refused(
     assert (fault.file, fault.found) == (str(folder / name), sha256_file(folder / name))
     (folder / name).unlink()
     assert refused(request).found == "no such file"
+
+
+def test_a_stop_ends_the_evaluation_process_and_removes_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `kill` ends it: neither the process nor its folder stays behind."""
+    started = tmp_path / "started"
+    program = tmp_path / "slow.py"
+    program.write_text(
+        "import os, pathlib, time\n"
+        f"pathlib.Path({str(started)!r}).write_text(f'{{os.getpid()}} {{os.environ[\"TMPDIR\"]}}')\n"
+        "time.sleep(60)\n"
+    )
+    monkeypatch.setattr(requests, "MODULE", "slow")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def stop() -> None:
+        while not started.exists() or " " not in started.read_text():
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    plan = from_json(Plan, plan_with({}))
+    request = EvaluationRequest(label="a run", plan=plan, paths=PATHS, adapter=None, out="/o", identity=IDENTITY)
+    monkeypatch.setattr(
+        requests,
+        "rank_environment",
+        lambda _, environ: SimpleNamespace(variables=dict(environ) | {"PYTHONPATH": str(tmp_path)}, settings={}),
+    )
+    killer = threading.Thread(target=stop)
+    killer.start()
+    with pytest.raises(SystemExit) as ended:
+        requests._evaluate([request])
+    killer.join()
+    assert ended.value.code == 128 + signal.SIGTERM
+    pid, folder = started.read_text().split(" ")
+    assert not Path(folder).exists()
+    assert not Path(f"/proc/{pid}").exists()
+    assert signal.getsignal(signal.SIGTERM) is before

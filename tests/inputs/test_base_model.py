@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,3 +169,28 @@ def test_a_model_that_drops_attention_weights_at_random_is_refused(
     assert fault.found == str(rate)
     change_json(model / "config.json", text_config=text | {"attention_dropout": 0.0})
     assert freezing(draft, tmp_path / "plan.json") == []
+
+
+def test_sequences_that_the_model_is_not_made_for_are_refused_when_frozen_and_when_checked(
+    draft: dict[str, Any], model: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "plan.json"
+    assert freezing(draft, out) == []
+    plan = json.loads(out.read_bytes())
+    longest = max(plan["generation"]["context_tokens"], (plan["vllm"] or {}).get("max_model_len", 0))
+    config = json.loads((model / "config.json").read_bytes())
+    config["text_config"]["max_position_embeddings"] = longest
+    (model / "config.json").write_text(json.dumps(config))
+    assert checking(frozen_again(out)) == []
+    config["text_config"]["max_position_embeddings"] = longest - 1
+    (model / "config.json").write_text(json.dumps(config))
+    faults = checking(frozen_again(out))
+    assert {fault.pointer for fault in faults} <= {"/generation/context_tokens", "/vllm/max_model_len"}
+    assert faults
+    for fault in faults:
+        assert fault.found == str(longest)
+        assert fault.expected == f"at most {longest - 1}, the model's max_position_embeddings"
+        assert fault.exit_code == ExitCode.CONTRACT
+    assert [replace(fault, file="") for fault in freezing(draft, tmp_path / "another.json")] == [
+        replace(fault, file="") for fault in faults
+    ]

@@ -131,8 +131,12 @@ def test_the_package_is_found_from_anywhere_and_the_users_path_is_left_out(tmp_p
 def test_a_known_user_keeps_home_and_caches(tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     assert scratch_environment({"HOME": str(tmp_path)}, scratch, user_is_known=True) == {
-        "HF_DATASETS_CACHE": str(scratch / "datasets")
+        "HF_DATASETS_CACHE": str(scratch / "datasets"),
+        # Its default is a folder in the temporary one, which would stay.
+        "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
     }
+    own = {"HOME": str(tmp_path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "their own")}
+    assert scratch_environment(own, scratch, user_is_known=True) == {"HF_DATASETS_CACHE": str(scratch / "datasets")}
 
 
 def test_an_unknown_user_gets_a_name_a_home_and_caches(tmp_path: Path) -> None:
