@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import tempfile
 from contextlib import contextmanager
@@ -101,6 +102,8 @@ class ChaosWorld:
 
 def may_mount() -> bool:
     """Return whether a small file system can be mounted here."""
+    if shutil.which("mount") is None:
+        return False
     with tempfile.TemporaryDirectory() as folder:
         command = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", folder]
         if subprocess.run(command, check=False, capture_output=True).returncode:
