@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import socket
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.files.resources import ASSETS
@@ -102,14 +101,11 @@ def settings() -> EngineSettings:
         lora_modules=tuple(MODULES),
         memory_share=0.3,
         on_cpu=True,
+        launched=False,
     )
 
 
 def start_engine() -> OpenEngine:
-    """Start an engine in this process, as the only rank."""
+    """Start an engine in this process, which no launcher has started."""
     os.environ.update(VARIABLES)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     return OpenEngine(settings())
