@@ -65,6 +65,7 @@ def test_a_seed_out_of_range_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_digits_are_never_taken_for_another_seed_s(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["data", "digits", "--size", "quick", "--out", str(tmp_path / "digits")]
     made = run_json(capsys, *words, "--seed", "1")
@@ -74,6 +75,7 @@ def test_digits_are_never_taken_for_another_seed_s(tmp_path: Path, capsys: pytes
     assert '"seed": 1' in other["faults"][0]["found"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("draft", "field", "out"),
     [
@@ -318,6 +320,7 @@ def test_a_value_that_is_not_strict_json_is_text(
     assert not plan.exists()
 
 
+@pytest.mark.slow
 def test_freezing_and_checking_say_what_memory_a_rank_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     draft, plan = PLANS / "demo" / "answer_grpo.json", tmp_path / "plan.json"
     assert main(["freeze", str(draft), "-o", str(plan)]) == 0
@@ -334,6 +337,7 @@ def test_freezing_and_checking_say_what_memory_a_rank_takes(tmp_path: Path, caps
     assert 0 < memory["least"] < memory["estimate"] < memory["limit"]
 
 
+@pytest.mark.slow
 def test_freezing_warns_of_what_cannot_fit_here_and_writes_the_plan(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -142,7 +142,8 @@ def test_an_engine_alone_is_set_up_by_the_plan_or_by_defaults(engines: list[Fake
     for request in (sft, rl):
         VllmEngine().completer(request)
     assert [engine.settings.launched for engine in engines] == [False, False]
-    assert [engine.settings.memory_share for engine in engines] == [0.8, 0.2]
+    # The share of the plan is beside a trainer; an evaluation has the GPU to itself.
+    assert [engine.settings.memory_share for engine in engines] == [0.8, 0.8]
     assert [engine.settings.max_model_len for engine in engines] == [sft.plan.generation.context_tokens, 400]
     assert [engine.settings.rows for engine in engines] == [5, rl.plan.generation.evaluation_batch_size]
     assert engines[0].settings.image_size["longest_edge"] < engines[1].settings.image_size["longest_edge"]

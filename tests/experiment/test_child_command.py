@@ -28,6 +28,7 @@ def test_a_program_is_asked_with_an_environment_of_its_own() -> None:
     assert (code, output) == (3, b"['A', 'LC_ALL']\n")
 
 
+@pytest.mark.slow
 def test_a_program_that_takes_too_long_is_killed(tmp_path: Path) -> None:
     text = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
     started = time.monotonic()

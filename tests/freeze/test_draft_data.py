@@ -47,6 +47,7 @@ def test_a_draft_that_is_refused_leaves_no_data_behind(
     assert not any(".writing-" in str(fault) for fault in caught.value.faults)
 
 
+@pytest.mark.slow
 def test_the_data_lies_where_the_plan_says(tmp_path: Path) -> None:
     plan = freezing(tmp_path / "plan.json")
     assert sorted(path.name for path in tmp_path.iterdir()) == [FOLDER, "plan.json"]
@@ -61,6 +62,7 @@ def test_the_data_lies_where_the_plan_says(tmp_path: Path) -> None:
     assert (tmp_path / FOLDER / "dataset-manifest.json").is_file()
 
 
+@pytest.mark.slow
 def test_data_that_another_process_made_meanwhile_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check, plans = draft_data.check_dataset, []
 

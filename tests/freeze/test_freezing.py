@@ -124,6 +124,7 @@ def test_the_gates_accept_what_was_frozen_and_notice_what_changed_since(
     assert gates() == {"adapter"}
 
 
+@pytest.mark.slow
 def test_the_embedded_dataset_is_made_beside_the_plan(draft: dict[str, Any], tmp_path: Path) -> None:
     draft["data"] = {"digits": {"seed": 3, "size": "quick"}}
     plan, _ = freeze(draft, file=DRAFT, out=tmp_path / "plan.json", count_sft=no_sft)

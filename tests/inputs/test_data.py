@@ -205,6 +205,7 @@ def test_an_rl_arm_on_evaluation_rows(plan: Path, good: Builder) -> None:
     assert places(plan) == {("plan.json", "/data/dataset/path")}
 
 
+@pytest.mark.slow
 def test_an_sft_arm_on_another_arms_rows(digits_manifest: Path, tmp_path: Path) -> None:
     plan = frozen("sft_certificate", digits_manifest, tmp_path / "plan.json", None)
     assert faults(plan) == []
@@ -217,6 +218,7 @@ def test_an_sft_arm_on_another_arms_rows(digits_manifest: Path, tmp_path: Path) 
     assert places(plan) == {("plan.json", "/data/dataset/path")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("group", "name", "value", "unit"),
     [

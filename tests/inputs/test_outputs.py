@@ -74,6 +74,7 @@ def test_a_plan_is_not_written_over_an_input(place: Path, out: str, found: str) 
     assert contents(place) == before
 
 
+@pytest.mark.slow
 def test_a_run_is_not_written_into_or_around_an_input(place: Path) -> None:
     file = place / "draft.json"
     freeze(json.loads(file.read_text()), file=file, out=place / "plans" / "plan.json", count_sft=no_sft)
@@ -89,6 +90,7 @@ def test_a_run_is_not_written_into_or_around_an_input(place: Path) -> None:
     assert contents(place) == before
 
 
+@pytest.mark.slow
 def test_decoded_images_are_not_kept_in_an_input(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each file in a model's folder belongs to its identity."""
     file, plan = place / "draft.json", place / "plan.json"

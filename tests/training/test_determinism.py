@@ -56,6 +56,7 @@ SEEDED = STRICT | {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("grade", "expected"), [("strict", STRICT), ("seeded", SEEDED)])
 def test_switches_of_a_grade(grade: str, expected: dict[str, Any]) -> None:
     command = [sys.executable, "-c", SCRIPT, grade]
