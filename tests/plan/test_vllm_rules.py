@@ -52,7 +52,7 @@ def broken(changes: dict[str, Any]) -> list[Fault]:
         # What a plan may not say even where nothing reads it yet.
         ({"/vllm/tensor_parallel": 2}, "/vllm/tensor_parallel", "1: each rank", "1"),
         ({"/vllm/sleep_mode": True}, "/vllm/sleep_mode", "false: an engine", "false"),
-        # The evaluation's engine takes the adapter too, but it samples nothing, and is no part of the run's grade.
+        # The evaluation's engine takes the adapter too, but it samples nothing, and does not belong to the run's grade.
         (EVALUATION | {"/lora/rank": 513}, "/lora/rank", "because of generation.evaluation_engine", "512"),
         (SFT | EVALUATION | {"/lora/rank": 1024}, "/lora/rank", "because of generation.evaluation_engine", "512"),
     ],
