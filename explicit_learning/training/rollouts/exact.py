@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from explicit_learning.training.forwards import sampling
-from explicit_learning.training.rollouts.choosers import Forced, Sampled, stream_key, uniforms
+from explicit_learning.training.rollouts.choosers import Forced, Sampled, uniforms
 from explicit_learning.training.rollouts.encoded_views import model_inputs
 from explicit_learning.training.rollouts.generation import generate_constrained, generate_free
 from explicit_learning.training.rollouts.interface import Continuation, SampledRows
@@ -56,20 +56,8 @@ class ExactRollouts:
             FloatingPointError: If the model's logits are not finite.
         """
         generation, each = self._plan.generation, self._plan.generation.num_generations
-        rollouts = [prompt.rollout for prompt in prompts]
         numbers = torch.stack(
-            [
-                uniforms(
-                    stream_key(
-                        seed=self._plan.seed,
-                        slot_id=rollout.slot_id,
-                        visit=rollout.visit,
-                        generation=rollout.generation,
-                    ),
-                    count=generation.max_completion_tokens,
-                )
-                for rollout in rollouts
-            ]
+            [uniforms(prompt.key(self._plan.seed), count=generation.max_completion_tokens) for prompt in prompts]
         )
         shown = views[::each]
         with self._generating():

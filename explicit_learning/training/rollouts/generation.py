@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from explicit_learning.training.rollouts.choosers import Chooser
     from explicit_learning.training.rollouts.constraint import Constraint
 
-__all__ = ["AllowedMass", "Completions", "generate_constrained", "generate_free", "until_terminal"]
+__all__ = ["AllowedMass", "Completions", "generate_constrained", "generate_free"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -234,14 +234,14 @@ def _generate(
     ):
         output = model.generate(**inputs, generation_config=config, logits_processor=LogitsProcessorList([processor]))
     return Completions(
-        ids=[until_terminal(ids, processor.terminal) for ids in output[:, length:].tolist()],
+        ids=[_until_terminal(ids, processor.terminal) for ids in output[:, length:].tolist()],
         log_probs=processor.log_probs,
         constrained_log_probs=processor.constrained,
         mass=processor.mass,
     )
 
 
-def until_terminal(ids: list[int], terminal: Sequence[int]) -> list[int]:
+def _until_terminal(ids: list[int], terminal: Sequence[int]) -> list[int]:
     """Return a completion's ids up to and including its first terminal token: all of them if it has none."""
     end = next((index for index, token in enumerate(ids) if token in terminal), len(ids) - 1)
     return ids[: end + 1]

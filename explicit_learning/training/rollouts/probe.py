@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from explicit_learning.training.rollouts.history import AdapterHistory
     from explicit_learning.training.rollouts.interface import Continuation, LivePolicy, Rollouts
 
-__all__ = ["Prober", "nearer_adapter", "require_agreement"]
+__all__ = ["Prober", "require_agreement"]
 
 CONTEXT = Context(gate="agreement", exit_code=ExitCode.INTERNAL)
 # Completions of the plan's slots have visits from 0 on: the probe's random streams are none of theirs.
@@ -110,7 +110,7 @@ class Prober:
             fresh=_agreement(fresh),
             previous_mean=previous,
             effect=effect,
-            nearer=None if previous is None or effect is None else nearer_adapter(mean, previous, effect),
+            nearer=None if previous is None or effect is None else _nearer_adapter(mean, previous, effect),
             tolerance=probe_tolerance(self._plan, first=None if first is None else first.mean),
         )
 
@@ -212,7 +212,7 @@ def _joined(parts: Sequence[list[float] | None]) -> float | None:
     return None if any(part is None for part in parts) else fmean(value for part in parts for value in part or ())
 
 
-def nearer_adapter(current: float, previous: float, effect: float) -> Nearer:
+def _nearer_adapter(current: float, previous: float, effect: float) -> Nearer:
     """Return which adapter the sampler is nearer to, if the two are clearly apart.
 
     Args:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.data.answers import render_answer
 from explicit_learning.data.rows import Relation
+from explicit_learning.training.rollouts.choosers import stream_key
 from explicit_learning.training.rollouts.interface import Continuation
 from explicit_learning.training.schedule import REUSED
 from explicit_learning.training.state.checkpointing import Rows
@@ -52,6 +53,11 @@ class SlotPrompt:
     choices: tuple[Choice, ...]
     answer_type: AnswerType
     gold: str
+
+    def key(self, seed: int) -> int:
+        """Return the number that the completion's random stream begins with, under the plan's seed."""
+        rollout = self.rollout
+        return stream_key(seed=seed, slot_id=rollout.slot_id, visit=rollout.visit, generation=rollout.generation)
 
 
 def shown_view(slot: SlotRow, arm: Arm) -> View:

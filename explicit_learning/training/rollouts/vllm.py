@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.plan.vllm_limits import engine_rank
 from explicit_learning.training.policy import ADAPTER
-from explicit_learning.training.rollouts.choosers import stream_key
 from explicit_learning.training.rollouts.exact import cut_to_text
 from explicit_learning.training.rollouts.interface import SampledRows
 from explicit_learning.training.rollouts.vllm_engine import Engine, EngineSettings, SamplingRule, engine_modules
@@ -123,15 +122,7 @@ class VllmRollouts:
     def sample(self, prompts: Sequence[SlotPrompt], views: Sequence[EncodedView]) -> SampledRows:
         """Sample one constrained completion for each row, each with its own seed."""
         generation = self._plan.generation
-        keys = [
-            stream_key(
-                seed=self._plan.seed,
-                slot_id=prompt.rollout.slot_id,
-                visit=prompt.rollout.visit,
-                generation=prompt.rollout.generation,
-            )
-            for prompt in prompts
-        ]
+        keys = [prompt.key(self._plan.seed) for prompt in prompts]
         rule = SamplingRule(
             temperature=generation.temperature,
             top_p=generation.top_p,
