@@ -17,8 +17,17 @@ from explicit_learning.files.regular import open_regular
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
+    from typing import BinaryIO
 
-__all__ = ["hash_files", "sha256_file", "snapshot", "snapshot_files", "snapshot_sha256", "visible_entries"]
+__all__ = [
+    "hash_files",
+    "sha256_file",
+    "sha256_stream",
+    "snapshot",
+    "snapshot_files",
+    "snapshot_sha256",
+    "visible_entries",
+]
 
 CHUNK = 1 << 20
 THREADS = 8
@@ -30,12 +39,21 @@ def sha256_file(path: Path, advance: Callable[[int], None] | None = None) -> str
     Raises:
         OSError: If the file cannot be read, or is not a regular file.
     """
-    digest = hashlib.sha256()
     with open_regular(path) as stream:
-        while chunk := stream.read(CHUNK):
-            digest.update(chunk)
-            if advance:
-                advance(len(chunk))
+        return sha256_stream(stream, advance)
+
+
+def sha256_stream(stream: BinaryIO, advance: Callable[[int], None] | None = None) -> str:
+    """Return the SHA-256 of what is left of an open file, read in chunks of 1 MiB.
+
+    Raises:
+        OSError: If the file cannot be read.
+    """
+    digest = hashlib.sha256()
+    while chunk := stream.read(CHUNK):
+        digest.update(chunk)
+        if advance:
+            advance(len(chunk))
     return digest.hexdigest()
 
 

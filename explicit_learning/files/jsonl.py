@@ -19,10 +19,11 @@ from explicit_learning.files.strict_json import UTF16_MARKS, parse_json
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
+    from typing import BinaryIO
 
     from explicit_learning.errors import Fault
 
-__all__ = ["read_rows", "write_rows"]
+__all__ = ["read_rows", "stream_rows", "write_rows"]
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 
@@ -44,37 +45,55 @@ def read_rows(
     """
     try:
         with open_regular(path) as stream:
-            number = 0
-            while line := stream.readline(MAX_LINE_BYTES + 1):
-                number += 1
-                if number == 1 and is_lfs_pointer(line):
-                    at = Context(gate=gate, file=str(path))
-                    raise at.refusal(found=LFS_POINTER, expected="a JSON Lines file", fix=LFS_FIX)
-                if number == 1 and collect is not None and line.startswith(BOM_UTF8):
-                    collect(_bom_fault(path, gate))
-                    line = line.removeprefix(BOM_UTF8)
-                try:
-                    row = _row(line, number, path, gate)
-                except Refusal as refusal:
-                    if collect is None or len(line) > MAX_LINE_BYTES or (number == 1 and line.startswith(UTF16_MARKS)):
-                        raise
-                    for fault in refusal.faults:
-                        collect(fault)
-                else:
-                    yield number, row
+            yield from stream_rows(stream, file=str(path), gate=gate, collect=collect)
     except OSError as error:
         raise Refusal(read_fault(error, path, gate=gate, expected="a readable JSON Lines file")) from None
 
 
-def _bom_fault(path: Path, gate: str) -> Fault:
+def stream_rows(
+    stream: BinaryIO, *, file: str, gate: str, collect: Callable[[Fault], None] | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows of an open file (see `read_rows`).
+
+    Args:
+        stream: The file.
+        file: Its name, for the faults.
+        gate: Name of the check, for the faults.
+        collect: Is given the faults of bad lines, as in `read_rows`.
+
+    Raises:
+        Refusal: As `read_rows`.
+        OSError: If the file cannot be read.
+    """
+    number = 0
+    while line := stream.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        if number == 1 and is_lfs_pointer(line):
+            at = Context(gate=gate, file=file)
+            raise at.refusal(found=LFS_POINTER, expected="a JSON Lines file", fix=LFS_FIX)
+        if number == 1 and collect is not None and line.startswith(BOM_UTF8):
+            collect(_bom_fault(file, gate))
+            line = line.removeprefix(BOM_UTF8)
+        try:
+            row = _row(line, number, file, gate)
+        except Refusal as refusal:
+            if collect is None or len(line) > MAX_LINE_BYTES or (number == 1 and line.startswith(UTF16_MARKS)):
+                raise
+            for fault in refusal.faults:
+                collect(fault)
+        else:
+            yield number, row
+
+
+def _bom_fault(file: str, gate: str) -> Fault:
     found, fix = "a UTF-8 byte-order mark", "save the file as UTF-8 without BOM"
-    return Context(gate=gate, file=f"{path}:1").fault(
+    return Context(gate=gate, file=f"{file}:1").fault(
         pointer="", found=found, expected="UTF-8 without a byte-order mark", fix=fix
     )
 
 
-def _row(line: bytes, number: int, path: Path, gate: str) -> dict[str, Any]:
-    at = Context(gate=gate, file=f"{path}:{number}")
+def _row(line: bytes, number: int, file: str, gate: str) -> dict[str, Any]:
+    at = Context(gate=gate, file=f"{file}:{number}")
     if len(line) > MAX_LINE_BYTES:
         found, expected = f"a line of more than {MAX_LINE_BYTES:,} bytes", f"at most {MAX_LINE_BYTES:,} bytes per line"
         raise at.refusal(found=found, expected=expected, fix="check that this is a JSON Lines file")

@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from explicit_learning.plan.probes import ProbeReason
+    from explicit_learning.plan.schedule import Schedule
     from explicit_learning.plan.typed_plan import Plan, Reward
     from explicit_learning.training.rollouts.constraint import Constraint
     from explicit_learning.training.rollouts.encoded_views import EncodedView
     from explicit_learning.training.rollouts.generation import AllowedMass
     from explicit_learning.training.rollouts.interface import Rollouts
     from explicit_learning.training.rollouts.rows import RolloutRows, SlotPrompt
-    from explicit_learning.training.schedule import Schedule
 
 __all__ = ["AlignedGRPOTrainer"]
 

@@ -15,13 +15,13 @@ from explicit_learning.errors import Context
 from explicit_learning.inputs.frozen_rows import read_frozen_sft_rows, read_frozen_slots
 from explicit_learning.inputs.sft_pass import sft_order, sft_prefix
 from explicit_learning.plan.geometry import Geometry
+from explicit_learning.plan.schedule import Schedule
 from explicit_learning.training.arguments import grpo_arguments, sft_arguments
 from explicit_learning.training.objectives.build import objective_trainer
 from explicit_learning.training.rollouts.constraint import compile_constraint
 from explicit_learning.training.rollouts.encoded_views import ViewEncoder
 from explicit_learning.training.rollouts.rows import RolloutRows
 from explicit_learning.training.rollouts.start import start_rollouts
-from explicit_learning.training.schedule import Schedule
 from explicit_learning.training.sft import OnePassSFTTrainer, SftRows
 from explicit_learning.training.step_loop import LoopState, StepCallback
 from explicit_learning.training.tokens import loss_token_counts

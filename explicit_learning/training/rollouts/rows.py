@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.data.answers import render_answer
-from explicit_learning.data.rows import Relation
+from explicit_learning.data.shown_view import gold_answer, shown_view
+from explicit_learning.plan.schedule import REUSED
 from explicit_learning.training.rollouts.choosers import stream_key
 from explicit_learning.training.rollouts.interface import Continuation
-from explicit_learning.training.schedule import REUSED
 from explicit_learning.training.state.checkpointing import Rows
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from explicit_learning.arms import Arm
     from explicit_learning.data.answers import AnswerType, Choice
     from explicit_learning.data.rows import SlotRow, View
+    from explicit_learning.plan.schedule import Rollout, Schedule
     from explicit_learning.training.rollouts.encoded_views import ViewEncoder
-    from explicit_learning.training.schedule import Rollout, Schedule
 
-__all__ = ["RolloutRows", "SlotPrompt", "gold_answer", "shown_view"]
+__all__ = ["RolloutRows", "SlotPrompt"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,16 +58,6 @@ class SlotPrompt:
         """Return the number that the completion's random stream begins with, under the plan's seed."""
         rollout = self.rollout
         return stream_key(seed=seed, slot_id=rollout.slot_id, visit=rollout.visit, generation=rollout.generation)
-
-
-def shown_view(slot: SlotRow, arm: Arm) -> View:
-    """Return the view of a slot that an arm shows: the selected one if the arm shows its relation, else FULL."""
-    return slot.selected_view if slot.relation.value in arm.shown else slot.full_view
-
-
-def gold_answer(slot: SlotRow, arm: Arm) -> str:
-    """Return the answer body that is right for the view that an arm shows."""
-    return slot.answer_under(slot.relation if slot.relation.value in arm.shown else Relation.FULL)
 
 
 # Prompts that each rank's sampler is probed with.

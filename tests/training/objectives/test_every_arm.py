@@ -18,7 +18,7 @@ from explicit_learning.gates.row_sizes import RowSizes
 from explicit_learning.inputs.data import ImageTokens
 from explicit_learning.model_files.tensors import file_tensors_sha256
 from explicit_learning.plan.geometry import Geometry
-from explicit_learning.training.schedule import Schedule
+from explicit_learning.plan.schedule import Schedule
 from tests.support.expected_compute import expected_forwards, expected_sampling_forwards, expected_scored_tokens
 from tests.support.rank_processes import run_ranks
 from tests.support.training_runs import traces

@@ -30,7 +30,7 @@ SHOWN = {
 
 @pytest.mark.parametrize("arm", SHOWN)
 def test_arm_decides_view_and_gold(digits: Path, arm: str) -> None:
-    from explicit_learning.training.rollouts.rows import gold_answer, shown_view
+    from explicit_learning.data.shown_view import gold_answer, shown_view
 
     for slot in read_slot_rows(digits / "slots.jsonl"):
         shown = SHOWN[arm][slot.relation.value]
@@ -41,10 +41,10 @@ def test_arm_decides_view_and_gold(digits: Path, arm: str) -> None:
 
 def test_rows_carry_what_the_schedule_asks_for(digits: Path) -> None:
     from explicit_learning.plan.geometry import Geometry
+    from explicit_learning.plan.schedule import REUSED, Schedule
     from explicit_learning.training.policy import load_processor
     from explicit_learning.training.rollouts.encoded_views import ViewEncoder
     from explicit_learning.training.rollouts.rows import RolloutRows
-    from explicit_learning.training.schedule import REUSED, Schedule
 
     slots = read_slot_rows(digits / "slots.jsonl")
     schedule = Schedule(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from explicit_learning.data.slots import training_order
 from explicit_learning.plan.geometry import Geometry
-from explicit_learning.training.schedule import REUSED, Rollout, Schedule
+from explicit_learning.plan.schedule import REUSED, Rollout, Schedule
 
 SLOTS = tuple(f"slot-{number}" for number in range(7))
 
