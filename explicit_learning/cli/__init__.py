@@ -39,6 +39,8 @@ COMMANDS = {
     "smoke": "stop a short run at step 5, resume it in a new process, and compare it with an uninterrupted run",
     "experiment": "arms x seeds on one dataset; the same command again resumes",
     "evaluate": "greedy evaluation of a run on its frozen evaluation rows",
+    "verify": "prove that a run directory or archive is whole, consistent and signed",
+    "keygen": "make a key pair that signs the records of runs",
     "lock": "compare the environment with the lock, or resolve the lock again",
     "contracts": "the CPU contract tests, in this environment or image",
     "selftest": "everything that only this machine can show: devices, kernels, network, trainers",

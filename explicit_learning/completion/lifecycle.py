@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -28,13 +28,15 @@ from explicit_learning.completion.launches import other_gpus, record_end
 from explicit_learning.completion.marker import UNCHANGED, FinishedRun, add_up_launches, build_marker, count_run
 from explicit_learning.completion.rules import broken_completion_rules
 from explicit_learning.completion.smoke_proof import broken_smoke_rules
-from explicit_learning.errors import Context, ExitCode, Refusal
+from explicit_learning.completion.statement import write_statement
+from explicit_learning.errors import Context, ExitCode, Refusal, exit_code_of
 from explicit_learning.files.atomic import TEMPORARY_PREFIX, write_bytes, write_text
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.limits import noted_limits
 from explicit_learning.files.os_errors import write_fault
 from explicit_learning.files.progress import say
 from explicit_learning.gates.resume import check_resume
+from explicit_learning.gates.signing import named_signer
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.checkpoint_mark import verify_checkpoint
@@ -48,7 +50,7 @@ from explicit_learning.rundir.checkpoints import (
 from explicit_learning.rundir.completion_marker import read_marker, write_marker
 from explicit_learning.rundir.events import GatesRecord, append_event
 from explicit_learning.rundir.output_comparison import compared_run
-from explicit_learning.rundir.owner import OTHER_FOLDER, require_own_folder
+from explicit_learning.rundir.owner import OTHER_FOLDER, lacks_statement, require_own_folder
 from explicit_learning.rundir.resume_audit import read_audits
 from explicit_learning.rundir.run_manifest import (
     amend_completed,
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
 __all__ = ["Preparation", "after_ranks", "prepare_run"]
 
 CONTEXT = Context(gate="completion")
+STATE_LATER = "the run is complete but for its statement: then run the same command again, which writes only that"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +109,7 @@ def prepare_run(
     machine: Machine,
     launch_id: str,
     accept_changes: bool = False,
+    signing_key: str | None = None,
 ) -> Preparation:
     """Make a run directory ready for ranks, under the run's lock and after all gates have passed.
 
@@ -117,6 +121,7 @@ def prepare_run(
         machine: This machine.
         launch_id: Random name of this launch.
         accept_changes: Whether launches may differ in what decides numbers.
+        signing_key: What signs the statement of a run that only needs finalising (see `named_signer`).
 
     Raises:
         Refusal: With exit code 73 if the run is complete or the directory is another run's, 79 if its budget ended, 65
@@ -130,7 +135,7 @@ def prepare_run(
         manifest = _read_or_create_manifest(run, plan, plan_bytes)
         left = _remove_half_written(run)
         if (run / layout.COMPLETION_MARKER).exists():
-            return _finalise(run, manifest, launch_id)
+            return _finalise(run, manifest, launch_id, signing_key)
         read_audits(run)  # a damaged one would keep the run from being completed, after all its training
         record = GatesRecord(
             launch_id=launch_id,
@@ -174,8 +179,8 @@ def _read_or_create_manifest(run: Path, plan: Plan, plan_bytes: bytes) -> RunMan
     return manifest
 
 
-def _finalise(run: Path, manifest: RunManifest, launch_id: str) -> Preparation:
-    """Enter a completion into the manifest that a crash kept out of it."""
+def _finalise(run: Path, manifest: RunManifest, launch_id: str, signing_key: str | None) -> Preparation:
+    """Enter a completion into the manifest and write the statement, as far as a crash kept them from being written."""
     marker = read_marker(run)
     if (found := marker.identities.run_manifest_sha256) != (expected := manifest.run_manifest_sha256):
         raise CONTEXT.refusal(
@@ -186,18 +191,21 @@ def _finalise(run: Path, manifest: RunManifest, launch_id: str) -> Preparation:
             fix=f"restore the run directory from a copy, or {OTHER_FOLDER}",
             exit_code=ExitCode.OUTPUT,
         )
-    if manifest.status != "running":
-        set_status(run, "running")
     sha256 = sha256_file(run / layout.COMPLETION_MARKER)
-    amend_completed(
-        run,
-        optimizer_steps=marker.counts.optimizer_steps,
-        running_commit=marker.identities.running_commit,
-        running_dirty=marker.identities.running_dirty,
-        marker_sha256=sha256,
-    )
+    if manifest.status != "completed":
+        if manifest.status != "running":
+            set_status(run, "running")
+        manifest = amend_completed(
+            run,
+            optimizer_steps=marker.counts.optimizer_steps,
+            running_commit=marker.identities.running_commit,
+            running_dirty=marker.identities.running_dirty,
+            marker_sha256=sha256,
+        )
     append_event(run, "finalise", {"completion_marker_sha256": sha256})
-    say(f"{run}: this run was already complete; its manifest now records it")
+    if lacks_statement(run, manifest):
+        write_statement(run, named_signer(signing_key))
+    say(f"{run}: this run was already complete; its manifest and its statement now record it")
     return Preparation(action="finalise", checkpoint=None, run_manifest_sha256=expected, launch_id=launch_id)
 
 
@@ -238,12 +246,15 @@ def _return_to_boundary(run: Path) -> None:
 # --- after the ranks --------------------------------------------------------------------------------------------------
 
 
-def after_ranks(manifest: LaunchManifest, outcomes: Sequence[RankOutcome]) -> LaunchEnd:
-    """Complete the run if its ranks reached the last step, and record how the launch ended.
+def after_ranks(
+    manifest: LaunchManifest, outcomes: Sequence[RankOutcome], *, signing_key: str | None = None
+) -> LaunchEnd:
+    """Complete the run if its ranks reached the last step, record how the launch ended, and write the statement.
 
     Args:
         manifest: The launch manifest.
         outcomes: Each rank's outcome, by rank.
+        signing_key: What signs the statement (see `named_signer`); ``None`` leaves it unsigned.
     """
     run, status = manifest.run, agreed_status(outcomes)
     code = exit_code_of_ranks(status, outcomes)
@@ -271,7 +282,26 @@ def after_ranks(manifest: LaunchManifest, outcomes: Sequence[RankOutcome]) -> La
         unrecorded = unrecorded_fault(run, failure, code)
         _show(unrecorded)
         faults = (*faults, unrecorded)
+    elif code is ExitCode.DONE and (unstated := _state(run, signing_key)):
+        _show(*unstated)
+        code, faults = exit_code_of(unstated), unstated
     return LaunchEnd(exit_code=code, faults=faults)
+
+
+def _state(run: Path, signing_key: str | None) -> tuple[Fault, ...]:
+    """Write the statement of a complete run; return why that failed. The same command writes it later."""
+    try:
+        if lacks_statement(run, read_run_manifest(run)):
+            write_statement(run, named_signer(signing_key))
+    except Refusal as refusal:
+        return tuple(replace(fault, fix=f"{fault.fix}; {STATE_LATER}") for fault in refusal.faults)
+    except OSError as error:
+        fault = write_fault(error, run)
+        return (replace(fault, fix=f"{fault.fix}; {STATE_LATER}"),)
+    except Exception as error:  # a defect of this program must not hide that the run is complete
+        logging.getLogger(__name__).exception("the statement could not be written")
+        return (defect_fault(run, error),)
+    return ()
 
 
 def _record_end(

@@ -23,6 +23,7 @@ from explicit_learning.freeze.freezing import draft_faults, freeze
 from explicit_learning.inputs.outputs import inputs_of_draft, output_faults
 from explicit_learning.plan.reading import read_plan
 from explicit_learning.rundir import layout
+from explicit_learning.rundir.owner import lacks_statement
 from explicit_learning.rundir.run_manifest import read_run_manifest
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class RunOfStage:
 
     @property
     def is_complete(self) -> bool:
-        """Whether there is nothing left to do; a marker that the manifest does not name yet is left to `el run`.
+        """Whether there is nothing left to do; what a kill kept from the manifest or the statement, `el run` adds.
 
         Raises:
             Refusal: If the folder holds a complete run of another plan, or its records contradict each other.
@@ -85,7 +86,7 @@ class RunOfStage:
             if found != expected
         ]:
             raise Refusal(faults)
-        return True
+        return not lacks_statement(self.folder, manifest)
 
 
 def stage_folder(out: Path, experiment: Experiment, arm: str, seed: int) -> Path:

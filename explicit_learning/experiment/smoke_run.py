@@ -6,15 +6,18 @@ in a folder inside the run directory, and shows that the same numbers come of it
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from explicit_learning.completion.statement import write_statement
 from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.experiment.child_command import ask_child
 from explicit_learning.experiment.smoke_outputs import compare_outputs, difference_faults, difference_text
 from explicit_learning.files.os_errors import write_fault
 from explicit_learning.files.progress import say
 from explicit_learning.freeze.smoke_plan import SMOKE_SUFFIX, smoke_plan, write_smoke_plan
+from explicit_learning.gates.signing import KEY_VARIABLE, named_signer
 from explicit_learning.inputs.outputs import inputs_of_plan, output_faults
 from explicit_learning.launch.multi_node.nodes import find_node_place
 from explicit_learning.plan.reading import load_plan, read_plan
@@ -23,9 +26,10 @@ from explicit_learning.rundir import layout
 from explicit_learning.rundir.checkpoints import complete_checkpoints, remove
 from explicit_learning.rundir.layout import default_run_folder
 from explicit_learning.rundir.output_comparison import is_complete_run, read_comparison, write_comparison
-from explicit_learning.rundir.owner import ownership_faults
+from explicit_learning.rundir.owner import lacks_statement, ownership_faults
 from explicit_learning.rundir.resume_audit import read_audits
 from explicit_learning.rundir.run_lock import hold_run
+from explicit_learning.rundir.run_manifest import read_run_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -87,9 +91,10 @@ def run_smoke(
     node = find_node_place(node_flags)
     compares = node is None or node.rank == 0
     first = _next_phase(run, plan)
-    if first == UNINTERRUPTED_PHASE and (known := read_comparison(run)):
+    known = read_comparison(run) if first == UNINTERRUPTED_PHASE else None
+    if known is not None and not lacks_statement(run, read_run_manifest(run)):
         raise Refusal(difference_faults(run, known) or ownership_faults(run, plan.frozen_config_sha256))
-    for phase in range(first, UNINTERRUPTED_PHASE + 1):
+    for phase in () if known else range(first, UNINTERRUPTED_PHASE + 1):
         folder = run
         if phase == UNINTERRUPTED_PHASE:
             folder = run / layout.UNINTERRUPTED
@@ -109,7 +114,11 @@ def run_smoke(
     audit = recorded.audit
     components = sum(len(rank.components) for rank in audit.ranks)
     say(f"{run}: resumed at {audit.checkpoint} in new processes; {components} components equal ({recorded.file})")
-    comparison = _compare(run, plan) if compares else None
+    comparison = known or (_compare(run, plan) if compares else None)
+    if comparison is not None:
+        _state(run)
+        if unequal := difference_faults(run, comparison):
+            raise Refusal(unequal)
     return SmokeRun(
         run=run,
         plan=plan_file,
@@ -123,15 +132,15 @@ def _compare(run: Path, plan: Plan) -> OutputComparison:
     """Compare the outputs of both runs, record and say what was found, and remove an uninterrupted run that is equal.
 
     Raises:
-        Refusal: If they differ and must not.
+        Refusal: If the comparison cannot be written.
     """
     comparison = compare_outputs(run, plan)
     try:
         write_comparison(run, comparison)
     except OSError as error:
         raise Refusal(write_fault(error, run)) from error
-    if faults := difference_faults(run, comparison):
-        raise Refusal(faults)
+    if difference_faults(run, comparison):
+        return comparison
     steps, other = plan.optimisation.max_steps, run / layout.UNINTERRUPTED
     if first := comparison.first_difference:
         say(
@@ -144,6 +153,20 @@ def _compare(run: Path, plan: Plan) -> OutputComparison:
     if reason := remove(other):
         say(f"{other} is not needed any more and could not be removed ({reason})")
     return comparison
+
+
+def _state(run: Path) -> None:
+    """Write the statement of a smoke run whose outputs have been compared.
+
+    Raises:
+        Refusal: If it cannot be signed or written; the same command writes it later.
+    """
+    signer = named_signer(os.environ.get(KEY_VARIABLE))
+    with hold_run(run):
+        try:
+            write_statement(run, signer)
+        except OSError as error:
+            raise Refusal(write_fault(error, run)) from error
 
 
 def _plan_and_folder(

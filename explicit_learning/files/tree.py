@@ -9,21 +9,24 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from explicit_learning.errors import Context, Refusal
-from explicit_learning.files.hashing import sha256_stream
+from explicit_learning.files.hashing import THREADS, sha256_stream
 from explicit_learning.files.os_errors import read_fault
+from explicit_learning.files.progress import progress
 from explicit_learning.files.regular import KINDS, open_regular
 from explicit_learning.files.strict_json import MAX_BYTES, parse_json
 from explicit_learning.files.typed_json import parsed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import BinaryIO
 
-__all__ = ["FolderTree", "Tree", "tree_bytes", "tree_document", "tree_json", "tree_sha256"]
+__all__ = ["FolderTree", "Tree", "hash_tree", "tree_bytes", "tree_document", "tree_json", "tree_sha256"]
 
 T = TypeVar("T")
 
@@ -94,7 +97,8 @@ def _entries(folder: str, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append((entry.path, f"{start}{entry.name}/"))
                 else:
-                    yield f"{start}{entry.name}", entry.stat(follow_symlinks=False)
+                    with suppress(FileNotFoundError):  # removed meanwhile
+                        yield f"{start}{entry.name}", entry.stat(follow_symlinks=False)
 
 
 def tree_bytes(tree: Tree, name: str, *, gate: str, max_bytes: int = MAX_BYTES, fix: str | None = None) -> bytes:
@@ -144,3 +148,25 @@ def tree_sha256(tree: Tree, name: str, advance: Callable[[int], None] | None = N
     """
     with tree.open(name) as stream:
         return sha256_stream(stream, advance)
+
+
+def hash_tree(tree: Tree, names: Iterable[str]) -> tuple[dict[str, str], dict[str, OSError]]:
+    """Hash files, several at once, with progress when it takes long.
+
+    Returns:
+        SHA-256 by name, and by name why a file could not be read.
+    """
+    wanted = list(names)
+    hashes: dict[str, str] = {}
+    errors: dict[str, OSError] = {}
+
+    def one(name: str) -> None:
+        try:
+            hashes[name] = tree_sha256(tree, name, advance)
+        except OSError as error:
+            errors[name] = error
+
+    total = sum(tree.files.get(name, 0) for name in wanted)
+    with progress("hashing", total, "B") as advance, ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(one, wanted))
+    return dict(sorted(hashes.items())), dict(sorted(errors.items()))

@@ -26,6 +26,7 @@ from explicit_learning.gates.output import check_output
 from explicit_learning.gates.resume import LIBRARIES, check_resume
 from explicit_learning.gates.row_sizes import row_sizes
 from explicit_learning.gates.shm import check_shm, shm_need
+from explicit_learning.gates.signing import check_signing_key
 from explicit_learning.gates.temporary import check_adapter_versions, check_temporary_folder
 from explicit_learning.gates.trackers import check_trackers
 from explicit_learning.inputs.base_model import position_faults
@@ -121,7 +122,7 @@ def check_plan(
         code = code_identity()
     except Refusal as refusal:
         faults += refusal.faults
-    faults += [*check_trackers(os.environ), *check_temporary_folder()]
+    faults += [*check_trackers(os.environ), *check_signing_key(os.environ), *check_temporary_folder()]
     inputs = read_frozen_inputs(document)
     faults += inputs.faults
     if inputs.model is not None and document.is_sound("generation") and document.is_sound("vllm"):

@@ -23,6 +23,7 @@ from explicit_learning.gates.machine import measure_hardware, read_limits
 from explicit_learning.gates.nvml import Inventory, NvmlUnavailable, read_inventory
 from explicit_learning.gates.output import check_output
 from explicit_learning.gates.shm import check_shm, shm_need
+from explicit_learning.gates.signing import KEY_VARIABLE, check_signing_key
 from explicit_learning.gates.temporary import check_temporary_folder
 from explicit_learning.gates.trackers import check_trackers
 from explicit_learning.gates.visible import VisibleDevices, visible_devices
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Findings", "examine"]
 
-SECRETS = ("EXPLICIT_SIGNING_KEY",)
+SECRETS = (KEY_VARIABLE,)
 SHOWN_VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
     "NVIDIA_VISIBLE_DEVICES",
@@ -107,6 +108,7 @@ def examine() -> Findings:
     common = [
         *code_faults(),
         *check_trackers(os.environ),
+        *check_signing_key(os.environ),
         *check_temporary_folder(),
         *check_output(runs / "RUN_ID", frozen_config_sha256=None),
     ]

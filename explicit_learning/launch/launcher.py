@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from explicit_learning.completion.launches import record_start
 from explicit_learning.completion.lifecycle import after_ranks
 from explicit_learning.errors import Context, ExitCode, Refusal, json_answer
+from explicit_learning.gates.signing import take_signing_key
 from explicit_learning.launch.launch_answer import print_answer, print_line, print_messages
 from explicit_learning.launch.multi_node.nodes import MultiNodeError, StopRequestedError, inherited_node_place
 from explicit_learning.launch.outcomes import outcome_of_error, outcome_of_unstarted_rank, rank_outcomes
@@ -52,10 +53,11 @@ def run_launcher(*, rank_module: str = RANK_MODULE, patience: float = SHUTDOWN_S
     """
     stop = StopRequest()
     stop_signals_to(stop)
+    signing_key = take_signing_key()
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` ignores it on purpose
         signal.signal(signal.SIGHUP, stop.note)
     try:
-        answer = _launch(stop, rank_module, patience)
+        answer = _launch(stop, rank_module, patience, signing_key)
     except Refusal as refusal:
         print_line(str(refusal))
         answer = json_answer(refusal.faults)
@@ -73,7 +75,7 @@ def run_launcher(*, rank_module: str = RANK_MODULE, patience: float = SHUTDOWN_S
     return ExitCode(answer["exit_code"])
 
 
-def _launch(stop: StopRequest, rank_module: str, patience: float) -> dict[str, Any]:
+def _launch(stop: StopRequest, rank_module: str, patience: float, signing_key: str | None) -> dict[str, Any]:
     """Do this node's part of the launch, and return its answer."""
     node = inherited_node_place(os.environ)
 
@@ -88,7 +90,7 @@ def _launch(stop: StopRequest, rank_module: str, patience: float) -> dict[str, A
             return _follow(own, node, stop, run_ranks)
     manifest = read_launch_manifest()
     with _private_folder() as folder:
-        return _lead(manifest, node, stop, run_ranks)
+        return _lead(manifest, node, stop, run_ranks, signing_key)
 
 
 @contextmanager
@@ -107,6 +109,7 @@ def _lead(
     node: NodePlace | None,
     stop: StopRequest,
     run_ranks: Callable[[LaunchManifest, NodeWatch | None], NodeEnd],
+    signing_key: str | None,
 ) -> dict[str, Any]:
     """Run all ranks, record how they ended, and return the answer."""
     _adopt_lock(manifest.run)
@@ -134,7 +137,7 @@ def _lead(
     print_messages(outcomes)
     code = ExitCode.INTERNAL
     try:
-        end = after_ranks(manifest, outcomes)
+        end = after_ranks(manifest, outcomes, signing_key=signing_key)
         code = end.exit_code
     finally:
         if leader is not None:

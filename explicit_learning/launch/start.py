@@ -25,6 +25,7 @@ from explicit_learning.errors import Refusal
 from explicit_learning.files.progress import say
 from explicit_learning.gates.environment import lock_identity
 from explicit_learning.gates.image import image_identity
+from explicit_learning.gates.signing import KEY_VARIABLE
 from explicit_learning.gates.temporary import lock_folder, temporary_fault
 from explicit_learning.gates.trackers import named_trackers
 from explicit_learning.launch.environment import rank_environment, scratch_environment
@@ -72,6 +73,7 @@ def start_launch(
             launch manifest.
     """
     trackers = tuple(named_trackers(os.environ, run_mode=plan.run_mode))  # refuses before anything is written
+    signing_key = os.environ.get(KEY_VARIABLE)  # left to the launcher, which takes it away from the ranks
     environment = rank_environment(plan, os.environ, interface=node.interface if node else None)
     machine = Machine(
         image=image_identity(),
@@ -91,6 +93,7 @@ def start_launch(
             machine=machine,
             launch_id=secrets.token_hex(16),
             accept_changes=accept_changes,
+            signing_key=signing_key,
         )
         if prepared.action == "finalise":
             return

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.arms import Arm
 
-__all__ = ["FROZEN", "PlanDocument", "frozen_config_sha256", "load_plan", "read_plan"]
+__all__ = ["FROZEN", "PlanDocument", "frozen_config_sha256", "load_plan", "plan_of_bytes", "read_plan"]
 
 FROZEN = "frozen_config_sha256"
 CONTEXT = Context(gate="plan")
@@ -77,7 +77,20 @@ def read_plan(path: Path) -> PlanDocument:
         fix = "check the path; inside a container, mount the folder that holds the plan (-v $PWD:/work)"
         found, fix = missing_file(path, fix=fix)
         raise context.refusal(found=found, expected="a frozen plan", fix=fix, exit_code=ExitCode.USAGE)
-    data = read_bytes(path, gate=context.gate)
+    return plan_of_bytes(read_bytes(path, gate=context.gate), path)
+
+
+def plan_of_bytes(data: bytes, path: Path) -> PlanDocument:
+    """Judge a plan by itself: schema, rules between fields, frozen hash.
+
+    Args:
+        data: The bytes of its file.
+        path: Where it lies, for the faults and for what it names.
+
+    Raises:
+        Refusal: If it is not a strict JSON object: nothing can be checked then.
+    """
+    context = CONTEXT.at(path)
     raw = parse_json(data, gate=context.gate, file=str(path))
     if not isinstance(raw, dict):
         fix = "write a plan with `el freeze DRAFT -o PLAN`"

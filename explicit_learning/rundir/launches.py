@@ -12,17 +12,21 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.errors import Context
+from explicit_learning.errors import Context, Refusal
 from explicit_learning.files.atomic import TEMPORARY_PREFIX
 from explicit_learning.files.hashing import sha256_file
-from explicit_learning.files.typed_json import document, read_document, write_document
+from explicit_learning.files.tree import FolderTree, tree_document, tree_sha256
+from explicit_learning.files.typed_json import document, write_document
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.rank_report import PhaseName, PhaseUse, RankGpu  # noqa: TC001 - read at run time
-from explicit_learning.rundir.run_manifest import note_launch, read_run_manifest
+from explicit_learning.rundir.run_manifest import note_launch, run_manifest_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    from explicit_learning.errors import Fault
+    from explicit_learning.files.tree import Tree
 
 __all__ = [
     "Change",
@@ -37,7 +41,9 @@ __all__ = [
     "Platform",
     "RankEnd",
     "StartRecord",
+    "launches_of",
     "read_launches",
+    "readable_launches",
     "source_of",
     "write_end",
     "write_start",
@@ -262,56 +268,85 @@ def write_end(run: Path, record: EndRecord) -> None:
 
 
 def read_launches(run: Path) -> tuple[Launch, ...]:
-    """Return a run's launches in order; none if none has started ranks.
+    """Return a run's launches in order (see `launches_of`)."""
+    return launches_of(FolderTree(run))
+
+
+def launches_of(tree: Tree) -> tuple[Launch, ...]:
+    """Return the launches of a run's files in order; none if none has started ranks.
 
     Raises:
         Refusal: If a record is damaged, was changed or is missing (exit code 65).
         OSError: If the folder cannot be read.
     """
-    folder = run / layout.LAUNCHES
-    if os.path.lexists(folder) and not folder.is_dir():
-        what = "a link that leads to no folder" if folder.is_symlink() else "a file"
-        raise CONTEXT.refusal(file=folder, found=what, expected="a folder, or nothing before the first launch")
-    names = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    launches, faults = readable_launches(tree)
+    if faults:
+        raise Refusal(faults)
+    return launches
+
+
+def readable_launches(tree: Tree) -> tuple[tuple[Launch, ...], list[Fault]]:
+    """Return the launches whose records can be read, in order, and what is wrong with any record or between them.
+
+    Raises:
+        OSError: If a record cannot be read.
+    """
+    folder = tree.place(layout.LAUNCHES)
+    if what := tree.others.get(layout.LAUNCHES) or ("a file" if layout.LAUNCHES in tree.files else None):
+        expected = "a folder, or nothing before the first launch"
+        return (), [CONTEXT.fault(file=folder, found=what, expected=expected)]
+    names = {name.rpartition("/")[2] for name in tree.files if name.startswith(f"{layout.LAUNCHES}/")}
     names = {name for name in names if not name.startswith(TEMPORARY_PREFIX) and not layout.is_of_file_system(name)}
     starts = {name for name in names if layout.launch_of_start_file(name)}
-    records = [_read(run, name) for name in starts]
+    records: list[Launch] = []
+    faults: list[Fault] = []
+    for name in sorted(starts):
+        try:
+            records.append(_read(tree, name))
+        except Refusal as refusal:
+            faults += refusal.faults
     launches = tuple(sorted(records, key=lambda launch: (launch.start.number, launch.start.launch_id)))
-    if (run / layout.RUN_MANIFEST).exists() or launches:
-        _require_noted(run, launches)
+    if faults:
+        return launches, faults
+    if layout.RUN_MANIFEST in tree.files or launches:
+        try:
+            faults += _not_noted(tree, launches)
+        except Refusal as refusal:
+            faults += refusal.faults
     before: str | None = None
     before_end: str | None = None
     for number, launch in enumerate(launches):
         start = launch.start
         if (start.number, start.previous_sha256, start.previous_end_sha256) != (number, before, before_end):
-            raise CONTEXT.refusal(
-                file=run / layout.launch_start_file(start.launch_id),
+            fault = CONTEXT.fault(
+                file=tree.place(layout.launch_start_file(start.launch_id)),
                 found=f"launch {start.number}; a record before it is missing or was changed",
                 expected=f"launch {number}, after {f'the record with SHA-256 {before}' if before else 'no other'}",
             )
+            faults.append(fault)
         before, before_end = launch.start_sha256, launch.end_sha256
     if strays := sorted(name for name in names - starts if not _is_end_of(name, launches)):
         expected = "records of launches, and the end of each at most once"
         fix = "remove what is not a record of a launch; restore what is missing from a copy"
-        raise CONTEXT.refusal(file=folder, found=", ".join(strays), expected=expected, fix=fix)
-    return launches
+        faults.append(CONTEXT.fault(file=folder, found=", ".join(strays), expected=expected, fix=fix))
+    return launches, faults
 
 
-def _require_noted(run: Path, launches: Sequence[Launch]) -> None:
+def _not_noted(tree: Tree, launches: Sequence[Launch]) -> Iterator[Fault]:
     """Compare records with the run manifest, which does not name the record of a launch that was killed at once."""
-    manifest = read_run_manifest(run)
+    manifest = run_manifest_of(tree)
     for launch in launches:
         if (found := launch.start.run_manifest_sha256) != manifest.run_manifest_sha256:
-            raise CONTEXT.refusal(
-                file=run / layout.launch_start_file(launch.start.launch_id),
+            yield CONTEXT.fault(
+                file=tree.place(layout.launch_start_file(launch.start.launch_id)),
                 pointer="/run_manifest_sha256",
                 found=found,
                 expected=f"{manifest.run_manifest_sha256}, as in {layout.RUN_MANIFEST}: it is another run's",
             )
     known = [None, *(launch.start_sha256 for launch in launches)][-2:]
     if (noted := manifest.last_launch_sha256) not in known:
-        raise CONTEXT.refusal(
-            file=run / layout.LAUNCHES,
+        yield CONTEXT.fault(
+            file=tree.place(layout.LAUNCHES),
             found=f"{len(launches)} records, of which the newest has SHA-256 {known[-1]}",
             expected=f"a newest record with SHA-256 {noted}, as in {layout.RUN_MANIFEST}",
         )
@@ -321,18 +356,19 @@ def _is_end_of(name: str, launches: Sequence[Launch]) -> bool:
     return any(layout.launch_end_file(launch.start.launch_id) == f"{layout.LAUNCHES}/{name}" for launch in launches)
 
 
-def _read(run: Path, name: str) -> Launch:
-    path = run / layout.LAUNCHES / name
-    start = read_document(path, StartRecord, gate=GATE, fix=RESTORE)
+def _read(tree: Tree, name: str) -> Launch:
+    file = f"{layout.LAUNCHES}/{name}"
+    start = tree_document(tree, file, StartRecord, gate=GATE, fix=RESTORE)
     if name != (expected := layout.launch_start_file(start.launch_id).rpartition("/")[2]):
-        raise CONTEXT.refusal(file=path, pointer="/launch_id", found=name, expected=expected)
-    start_sha256, ended = sha256_file(path), run / layout.launch_end_file(start.launch_id)
-    if not ended.exists():
+        raise CONTEXT.refusal(file=tree.place(file), pointer="/launch_id", found=name, expected=expected)
+    start_sha256, ended = tree_sha256(tree, file), layout.launch_end_file(start.launch_id)
+    if ended not in tree.files:
         return Launch(start=start, start_sha256=start_sha256, end=None, end_sha256=None)
-    end = read_document(ended, EndRecord, gate=GATE, fix=RESTORE)
+    end = tree_document(tree, ended, EndRecord, gate=GATE, fix=RESTORE)
     if end.start_sha256 != start_sha256:
-        raise CONTEXT.refusal(file=ended, pointer="/start_sha256", found=end.start_sha256, expected=start_sha256)
-    return Launch(start=start, start_sha256=start_sha256, end=end, end_sha256=sha256_file(ended))
+        where, found = tree.place(ended), end.start_sha256
+        raise CONTEXT.refusal(file=where, pointer="/start_sha256", found=found, expected=start_sha256)
+    return Launch(start=start, start_sha256=start_sha256, end=end, end_sha256=tree_sha256(tree, ended))
 
 
 def source_of(launches: Sequence[Launch], step: int) -> StartRecord | None:

@@ -29,12 +29,15 @@ __all__ = [
     "OPTIMIZER",
     "OUTPUT_COMPARISON",
     "PLAN",
+    "PROVENANCE",
+    "PUBLIC_KEY",
     "REFERENCE_ADAPTER",
     "RESUME_AUDITS",
     "RUN_MANIFEST",
     "SCHEDULER",
     "SET_ASIDE",
     "SMOKE_BOUNDARY",
+    "STATEMENT",
     "TENSORBOARD",
     "TRAINER_STATE",
     "UNINTERRUPTED",
@@ -44,15 +47,18 @@ __all__ = [
     "default_runs_folder",
     "evaluation_file",
     "frontiers_file",
+    "is_covered",
     "is_of_file_system",
     "launch_end_file",
     "launch_of_start_file",
     "launch_start_file",
     "launcher_log",
+    "public_key_file",
     "random_streams_file",
     "rank_log",
     "resume_audit_file",
     "state_digests_file",
+    "statement_file",
     "step_of",
 ]
 
@@ -73,9 +79,14 @@ RESUME_AUDITS = "resume-audits"
 SET_ASIDE = "set-aside"
 EVALUATIONS = "evaluations"
 ANSWERS = "answers.jsonl"  # beside each evaluation
+PROVENANCE = "provenance"
 LOGS = "logs"
 TENSORBOARD = "tensorboard"
 UNINTERRUPTED = "uninterrupted"  # the run that a smoke run is compared with, itself a run directory
+
+# --- provenance/
+STATEMENT = "run.intoto.json"
+PUBLIC_KEY = "signing-key.pub"  # of a signed statement
 
 # --- an adapter's folder: the final one, and each checkpoint
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = ADAPTER_FILES
@@ -124,6 +135,18 @@ def is_of_file_system(name: str) -> bool:
     )
 
 
+# Logs, what is added to a complete run later, and what no run needs.
+_NOT_COVERED = frozenset({EVENTS, LOCK, f"{PROVENANCE}/{STATEMENT}"})
+_NOT_COVERED_FOLDERS = (f"{LOGS}/", f"{TENSORBOARD}/", f"{EVALUATIONS}/")
+
+
+def is_covered(name: str) -> bool:
+    """Whether the statement of a complete run covers a file, by its POSIX path relative to the run directory."""
+    if name in _NOT_COVERED or name.startswith(_NOT_COVERED_FOLDERS):
+        return False
+    return not any(map(is_of_file_system, name.split("/")))
+
+
 def frontiers_file(rank: int) -> str:
     """Return where a rank's accounting frontiers lie in a checkpoint."""
     return f"accounting/rank-{rank}.json"
@@ -168,6 +191,16 @@ def launch_of_start_file(name: str) -> str | None:
 def evaluation_file(name: str) -> str:
     """Return where an evaluation lies in a folder of evaluations; its name is a hash of what it depends on."""
     return f"{name}/evaluation.json"
+
+
+def statement_file() -> str:
+    """Return where the statement of a run lies."""
+    return f"{PROVENANCE}/{STATEMENT}"
+
+
+def public_key_file() -> str:
+    """Return where the public key of a signed statement lies."""
+    return f"{PROVENANCE}/{PUBLIC_KEY}"
 
 
 def rank_log(rank: int) -> str:

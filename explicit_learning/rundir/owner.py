@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from explicit_learning.errors import Fault
+    from explicit_learning.rundir.run_manifest import RunManifest
 
-__all__ = ["OTHER_FOLDER", "ownership_faults", "require_own_folder"]
+__all__ = ["OTHER_FOLDER", "lacks_statement", "ownership_faults", "require_own_folder"]
 
 OTHER_FOLDER = "choose another folder (--out)"
 CONTEXT = Context(gate="output", fix=OTHER_FOLDER, exit_code=ExitCode.OUTPUT)
@@ -45,6 +46,7 @@ AFTER_MANIFEST |= {
     layout.EVALUATIONS,
     layout.TENSORBOARD,
     layout.OUTPUT_COMPARISON,
+    layout.PROVENANCE,
     layout.UNINTERRUPTED,
 }
 PLAN_LIMIT = 16 * 2**20
@@ -113,6 +115,18 @@ def _faults(folder: Path, frozen_config_sha256: str | None) -> Iterator[Fault]:
         yield _foreign_files(context, other)
 
 
+def lacks_statement(run: Path, manifest: RunManifest) -> bool:
+    """Whether a run is complete but for its statement; a smoke run once its outputs have been compared.
+
+    Args:
+        run: The run directory.
+        manifest: Its manifest.
+    """
+    if manifest.status != "completed" or (run / layout.statement_file()).is_file():
+        return False
+    return manifest.frozen.run_mode == "main" or (run / layout.OUTPUT_COMPARISON).is_file()
+
+
 def _foreign_files(context: Context, names: set[str]) -> Fault:
     found = f"it holds files that do not belong to a run: {_shown(sorted(names))}"
     return context.fault(found=found, expected="an empty folder, or no folder")
@@ -125,7 +139,8 @@ def _shown(names: list[str]) -> str:
 def _end_faults(context: Context, folder: Path, *, has_marker: bool) -> Iterator[Fault]:
     """Look at how far the plan's run has come.
 
-    A crash can keep the run manifest from recording what the marker records: that run is left to be finalised.
+    A crash can keep the run manifest from recording what the marker records, or the run from its statement: that run
+    is left to be finalised.
     """
     try:
         manifest = read_run_manifest(folder)
@@ -136,6 +151,8 @@ def _end_faults(context: Context, folder: Path, *, has_marker: bool) -> Iterator
         yield from faults
         return
     status = manifest.status
+    if lacks_statement(folder, manifest):
+        return
     if status == "completed":
         fix = f"use what is there, or {OTHER_FOLDER} to run again; {LONGER}"
         yield context.fault(found="this run is already complete", expected=UNFINISHED, fix=fix)

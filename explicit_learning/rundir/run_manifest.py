@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from explicit_learning.errors import Context, ExitCode, found_text
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.hashing import sha256_file
+from explicit_learning.files.tree import tree_document
 from explicit_learning.files.typed_json import RESTORE, document, read_document, to_json, write_document
 from explicit_learning.rundir import layout
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from explicit_learning.errors import Fault
+    from explicit_learning.files.tree import Tree
     from explicit_learning.plan.typed_plan import Plan
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "note_launch",
     "plan_identities",
     "read_run_manifest",
+    "run_manifest_of",
     "set_status",
     "write_run_manifest",
 ]
@@ -197,11 +200,22 @@ def read_run_manifest(run: Path) -> RunManifest:
     Raises:
         Refusal: If there is none, if it breaks its schema, or if its frozen part has another hash.
     """
-    path = run / layout.RUN_MANIFEST
-    manifest = read_document(path, RunManifest, gate=GATE, fix=RESTORE)
+    return _with_its_hash(
+        read_document(run / layout.RUN_MANIFEST, RunManifest, gate=GATE, fix=RESTORE), str(run / layout.RUN_MANIFEST)
+    )
+
+
+def run_manifest_of(tree: Tree) -> RunManifest:
+    """Return the manifest of a run's files (see `read_run_manifest`)."""
+    manifest = tree_document(tree, layout.RUN_MANIFEST, RunManifest, gate=GATE, fix=RESTORE)
+    return _with_its_hash(manifest, tree.place(layout.RUN_MANIFEST))
+
+
+def _with_its_hash(manifest: RunManifest, file: str) -> RunManifest:
+    """Return a manifest whose frozen part has the hash that it names."""
     if (found := sha256_json(to_json(manifest.frozen))) != (expected := manifest.run_manifest_sha256):
         fix = "restore the file from a copy: its frozen part was changed"
-        raise CONTEXT.refusal(file=path, pointer="/run_manifest_sha256", found=found, expected=expected, fix=fix)
+        raise CONTEXT.refusal(file=file, pointer="/run_manifest_sha256", found=found, expected=expected, fix=fix)
     return manifest
 
 

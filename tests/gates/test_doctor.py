@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from explicit_learning.files.resources import ROOT
+from explicit_learning.gates.signing import write_key_pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,9 +44,12 @@ def doctor(nvml: Any, *arguments: str, **environ: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def test_with_two_gpus_of_which_one_is_hidden(nvml: Any) -> None:
+def test_with_two_gpus_of_which_one_is_hidden(nvml: Any, tmp_path: Path) -> None:
     nvml.describe({}, {})
-    environ = {"CUDA_VISIBLE_DEVICES": "GPU-00000001", "EXPLICIT_SIGNING_KEY": "hush", "EXPLICIT_REPORT_TO": "none"}
+    write_key_pair(tmp_path / "key.pem")
+    key = (tmp_path / "key.pem").read_text()
+    hush = key.splitlines()[1]
+    environ = {"CUDA_VISIBLE_DEVICES": "GPU-00000001", "EXPLICIT_SIGNING_KEY": key, "EXPLICIT_REPORT_TO": "none"}
     code, text = doctor(nvml, "--json", **environ)
     found = json.loads(text)
     assert code == 0
@@ -54,13 +58,13 @@ def test_with_two_gpus_of_which_one_is_hidden(nvml: Any) -> None:
     assert [fault for fault in found["would_fail"]["cuda"] if fault["gate"] == "hardware"] == []
     assert found["variables"]["EXPLICIT_SIGNING_KEY"] == "(set)"
     assert found["variables"]["EXPLICIT_REPORT_TO"] == "none"
-    assert "hush" not in text
+    assert hush not in text
     assert not re.search(rf"\b{re.escape(platform.node())}\b", text)
     _, text = doctor(nvml, **environ)
     assert "driver        580.95.05, serves CUDA 13.0" in text
     assert "GPUs          1 visible of 2" in text
     assert text.count("hidden by CUDA_VISIBLE_DEVICES") == 1
-    assert "hush" not in text
+    assert hush not in text
 
 
 def test_a_gpu_without_pinned_kernels_would_fail(nvml: Any) -> None:

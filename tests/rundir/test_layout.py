@@ -30,6 +30,8 @@ DEFINED = [
     layout.SMOKE_BOUNDARY,
     layout.OUTPUT_COMPARISON,
     layout.LOCK,
+    layout.statement_file(),
+    layout.public_key_file(),
     log_file("ledger", R),
     log_file("trace", R),
     f"{ROWS_SET_ASIDE}/rank-R/ledger-NUMBER-at-OFFSET.jsonl",

@@ -1,0 +1,98 @@
+"""DSSE envelopes around statements: written in one form, and read as strictly as every other document.
+
+The form is that of the DSSE specification (github.com/secure-systems-lab/dsse), as canonical JSON with a line break at
+its end. An unsigned statement has an empty list of signatures. A signed one has exactly one, by an Ed25519 key.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from explicit_learning.files.canonical import canonical_bytes
+from explicit_learning.files.strict_json import parse_json
+from explicit_learning.files.typed_json import document, parsed
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import CryptoSigner, SSlibKey
+
+    from explicit_learning.errors import Context
+
+__all__ = ["PAYLOAD_TYPE", "EnvelopeDocument", "EnvelopeSignature", "read_envelope", "signature_holds", "wrap"]
+
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvelopeSignature:
+    """A signature, base64, and the name of the key that made it."""
+
+    keyid: str
+    sig: str
+
+
+@document("dsse-envelope")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvelopeDocument:
+    """The whole file, under the names of the DSSE specification; ``payload`` is base64."""
+
+    payload: str
+    payloadType: str  # noqa: N815 - the specification's name
+    signatures: tuple[EnvelopeSignature, ...]
+
+    def payload_bytes(self) -> bytes | None:
+        """Return the payload; ``None`` if it is not base64 in the one form that is written."""
+        try:
+            data = base64.b64decode(self.payload, validate=True)
+        except (binascii.Error, ValueError):
+            return None
+        return data if base64.b64encode(data).decode() == self.payload else None
+
+
+def wrap(statement: dict[str, Any], signer: CryptoSigner | None) -> bytes:
+    """Return the bytes of a statement's file.
+
+    Args:
+        statement: The statement, a JSON value.
+        signer: What signs it; ``None`` for an unsigned one.
+    """
+    from securesystemslib.dsse import Envelope
+
+    envelope = Envelope(canonical_bytes(statement), PAYLOAD_TYPE, {})
+    if signer is not None:
+        envelope.sign(signer)
+    return canonical_bytes(envelope.to_dict()) + b"\n"
+
+
+def read_envelope(data: bytes, at: Context) -> EnvelopeDocument:
+    """Return an envelope that has passed its schema.
+
+    Args:
+        data: The file's bytes.
+        at: What faults say where it was found.
+
+    Raises:
+        Refusal: If it is not strict JSON (a duplicate key among others), or breaks its schema.
+    """
+    file = at.file or "(statement)"
+    return parsed(parse_json(data, gate=at.gate, file=file, fix=at.fix), EnvelopeDocument, gate=at.gate, file=file)
+
+
+def signature_holds(envelope: EnvelopeDocument, key: SSlibKey) -> bool:
+    """Return whether an envelope's one signature is a key's, over its payload and payload type."""
+    from securesystemslib.dsse import Envelope
+    from securesystemslib.exceptions import VerificationError
+    from securesystemslib.signer import Signature
+
+    payload = envelope.payload_bytes()
+    if payload is None or len(envelope.signatures) != 1:
+        return False
+    [found] = envelope.signatures
+    try:
+        signature = Signature(found.keyid, base64.b64decode(found.sig, validate=True).hex())
+        Envelope(payload, envelope.payloadType, {found.keyid: signature}).verify([key], 1)
+    except (VerificationError, ValueError):
+        return False
+    return True
