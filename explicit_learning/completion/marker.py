@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from explicit_learning.accounting.set_aside import Discarded
     from explicit_learning.completion.recount import RankRecount
     from explicit_learning.plan.typed_plan import Plan
     from explicit_learning.rundir.launches import CodeIdentity, Launch, RankEnd
     from explicit_learning.rundir.rank_report import RankReport
     from explicit_learning.rundir.run_manifest import RunManifest
 
-__all__ = ["UNCHANGED", "FinishedRun", "LaunchTotals", "add_up_launches", "build_marker", "count_run", "last_values"]
+__all__ = ["UNCHANGED", "FinishedRun", "LaunchTotals", "add_up_launches", "build_marker", "count_run", "last_values", "sampled_counts"]
 
 UNCHANGED = "the final adapter equals the initial one: this run trained nothing"
 
@@ -140,8 +141,25 @@ def count_run(finished: FinishedRun) -> Counts:
     Raises:
         OSError: If what was set aside cannot be read.
     """
-    budget, first, recounts = finished.plan.budget, finished.reports[0], finished.recounts
-    lost = discarded(finished.run)
+    budget, first = finished.plan.budget, finished.reports[0]
+    return Counts(
+        optimizer_steps=first.optimizer_steps,
+        records=first.records,
+        records_left_out=first.records_left_out,
+        sft_loss_tokens=first.sft_loss_tokens,
+        sft_loss_token_ceiling=budget.max_sft_loss_tokens,
+        sampled_token_ceiling=budget.max_completion_tokens_per_run,
+        **sampled_counts(finished.recounts, discarded(finished.run)),
+    )
+
+
+def sampled_counts(recounts: Sequence[RankRecount], lost: Discarded) -> dict[str, Any]:
+    """Return the marker's counts of completions, by name; all are ``None`` in SFT arms, which sample none.
+
+    Args:
+        recounts: Each rank's ledger and trace, counted; none in SFT arms.
+        lost: What was set aside.
+    """
     sampled: dict[str, Any] = {
         "sampled_tokens": sum(recount.tokens for recount in recounts),
         "completions": sum(recount.rows for recount in recounts),
@@ -154,15 +172,7 @@ def count_run(finished: FinishedRun) -> Counts:
         "discarded_completions": lost.completions,
         "discarded_tokens": lost.tokens,
     }
-    return Counts(
-        optimizer_steps=first.optimizer_steps,
-        records=first.records,
-        records_left_out=first.records_left_out,
-        sft_loss_tokens=first.sft_loss_tokens,
-        sft_loss_token_ceiling=budget.max_sft_loss_tokens,
-        sampled_token_ceiling=budget.max_completion_tokens_per_run,
-        **(sampled if recounts else dict.fromkeys(sampled)),
-    )
+    return sampled if recounts else dict.fromkeys(sampled)
 
 
 def last_values(log: Sequence[dict[str, Any]]) -> dict[str, Any]:

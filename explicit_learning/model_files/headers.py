@@ -79,17 +79,25 @@ def safetensors_header(path: Path, context: Context = CONTEXT) -> dict[str, Tens
         OSError: If it cannot be read.
     """
     with path.open("rb") as stream:
-        return read_header(stream, path, context)[0]
+        return read_header(stream, file=str(path), size=path.stat().st_size, context=context)[0]
 
 
-def read_header(stream: BinaryIO, path: Path, context: Context) -> tuple[dict[str, TensorEntry], int]:
+def read_header(
+    stream: BinaryIO, *, file: str, size: int, context: Context
+) -> tuple[dict[str, TensorEntry], int]:
     """Return the entries by tensor name, in the order of their data, and the offset at which the data starts.
+
+    Args:
+        stream: The open file, at its beginning.
+        file: Its name, for the faults.
+        size: Its length in bytes.
+        context: Gate and fix of the faults.
 
     Raises:
         Refusal: If the file is not a whole safetensors file.
         OSError: If it cannot be read.
     """
-    at = context.at(path)
+    at = context.at(file)
     prefix = stream.read(LENGTH_BYTES)
     length = struct.unpack("<Q", prefix)[0] if len(prefix) == LENGTH_BYTES else 0
     if not 0 < length <= HEADER_LIMIT:
@@ -97,12 +105,12 @@ def read_header(stream: BinaryIO, path: Path, context: Context) -> tuple[dict[st
     data = stream.read(length)
     if len(data) < length:
         raise at.refusal(found=f"{len(data):,} bytes of a header of {length:,}", expected="a whole header")
-    header = parse_json(data.rstrip(b" "), gate=at.gate, file=str(path), fix=at.fix)
+    header = parse_json(data.rstrip(b" "), gate=at.gate, file=file, fix=at.fix)
     if not isinstance(header, dict):
         raise at.refusal(found=found_text(header), expected="a header that is a JSON object")
     header.pop("__metadata__", None)
     start = LENGTH_BYTES + length
-    size = path.stat().st_size - start
+    size -= start
     for name, entry in header.items():
         _check_entry(name, entry, at)
     entries: dict[str, TensorEntry] = dict(sorted(header.items(), key=lambda item: item[1]["data_offsets"]))

@@ -25,7 +25,16 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-__all__ = ["TensorDigest", "digest_tensor", "file_tensors", "file_tensors_sha256", "tensors_sha256"]
+    from explicit_learning.files.tree import Tree
+
+__all__ = [
+    "TensorDigest",
+    "digest_tensor",
+    "file_tensors",
+    "file_tensors_sha256",
+    "tensors_sha256",
+    "tree_tensors",
+]
 
 CONTEXT = Context(
     gate="adapter", fix="restore the file from a copy, or train again: it is damaged or is not a safetensors file"
@@ -75,16 +84,26 @@ def file_tensors(path: Path) -> dict[str, TensorDigest]:
         Refusal: If the file is not a whole safetensors file, or has a tensor of an unknown dtype.
         OSError: If it cannot be read.
     """
-    result = {}
     with path.open("rb") as stream:
-        entries, start = read_header(stream, path, CONTEXT)
-        for name, entry in entries.items():
-            dtype, (begin, end) = entry["dtype"], entry["data_offsets"]
-            if dtype not in ITEM_BYTES:
-                found, expected = f"dtype {found_text(dtype)}", f"one of {', '.join(ITEM_BYTES)}"
-                raise CONTEXT.refusal(file=path, pointer=f"/{name}", found=found, expected=expected)
-            sha256 = _hash_range(stream, start + begin, end - begin)
-            result[name] = TensorDigest(dtype=dtype, shape=tuple(entry["shape"]), sha256=sha256)
+        return _stream_tensors(stream, str(path), path.stat().st_size)
+
+
+def tree_tensors(tree: Tree, name: str) -> dict[str, TensorDigest]:
+    """Digest each tensor of a safetensors file of a tree (see `file_tensors`)."""
+    with tree.open(name) as stream:
+        return _stream_tensors(stream, tree.place(name), tree.files[name])
+
+
+def _stream_tensors(stream: BinaryIO, file: str, size: int) -> dict[str, TensorDigest]:
+    result = {}
+    entries, start = read_header(stream, file=file, size=size, context=CONTEXT)
+    for name, entry in entries.items():
+        dtype, (begin, end) = entry["dtype"], entry["data_offsets"]
+        if dtype not in ITEM_BYTES:
+            found, expected = f"dtype {found_text(dtype)}", f"one of {', '.join(ITEM_BYTES)}"
+            raise CONTEXT.refusal(file=file, pointer=f"/{name}", found=found, expected=expected)
+        sha256 = _hash_range(stream, start + begin, end - begin)
+        result[name] = TensorDigest(dtype=dtype, shape=tuple(entry["shape"]), sha256=sha256)
     return result
 
 

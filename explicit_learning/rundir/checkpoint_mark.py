@@ -28,7 +28,15 @@ if TYPE_CHECKING:
 
     from explicit_learning.plan.typed_plan import Plan
 
-__all__ = ["CheckpointMark", "MarkedFile", "read_mark", "seal_checkpoint", "verify_checkpoint", "write_rank_frontiers"]
+__all__ = [
+    "CheckpointMark",
+    "MarkedFile",
+    "mark_faults",
+    "read_mark",
+    "seal_checkpoint",
+    "verify_checkpoint",
+    "write_rank_frontiers",
+]
 
 GATE = "checkpoint"
 CONTEXT = Context(gate=GATE, fix="restore the folder from a copy, or remove it to resume from an older checkpoint")
@@ -137,9 +145,8 @@ def verify_checkpoint(folder: Path, plan: Plan, *, run_manifest_sha256: str) -> 
     mark = read_mark(folder)
     context = CONTEXT.at(folder / CHECKPOINT_MARK)
     faults = [
-        *_identity_faults(context, folder, mark, plan, run_manifest_sha256),
+        *mark_faults(mark, plan, folder=folder.name, file=str(context.file), run_manifest_sha256=run_manifest_sha256),
         *_file_faults(folder, mark),
-        *_frontier_faults(context, mark, plan),
     ]
     if faults:
         raise Refusal(faults)
@@ -182,11 +189,28 @@ def _read_rank_frontiers(path: Path, rank: int) -> RankFrontiers:
     return frontiers
 
 
+def mark_faults(
+    mark: CheckpointMark, plan: Plan, *, folder: str, file: str, run_manifest_sha256: str
+) -> Iterator[Fault]:
+    """Yield why a mark is not that of a plan's run at the step that its folder names.
+
+    Args:
+        mark: The mark.
+        plan: The plan.
+        folder: Name of the checkpoint's folder.
+        file: The mark's file, for the faults.
+        run_manifest_sha256: Hash of the run manifest's frozen part.
+    """
+    context = CONTEXT.at(file)
+    yield from _identity_faults(context, folder, mark, plan, run_manifest_sha256)
+    yield from _frontier_faults(context, mark, plan)
+
+
 def _identity_faults(
-    context: Context, folder: Path, mark: CheckpointMark, plan: Plan, run_manifest_sha256: str
+    context: Context, folder: str, mark: CheckpointMark, plan: Plan, run_manifest_sha256: str
 ) -> Iterator[Fault]:
     expected = {
-        "step": step_of(folder.name),
+        "step": step_of(folder),
         "run_id": plan.run_id,
         "world_size": plan.hardware.world_size,
         "frozen_config_sha256": plan.frozen_config_sha256,

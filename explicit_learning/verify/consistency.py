@@ -1,0 +1,321 @@
+"""Whether a run's documents agree with each other and with its files.
+
+Each record of a run repeats what others say: the marker names the manifest's hash, the manifest the marker's, each
+launch the one before. All of it can be computed again, so all of it is, and a file that was changed together with the
+hash that covers it still contradicts the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from explicit_learning.completion.launches import differences, launch_entries, machines_of
+from explicit_learning.completion.marker import last_values
+from explicit_learning.errors import Context, Refusal, found_text
+from explicit_learning.files.typed_json import field_names, to_json
+from explicit_learning.model_files.tensors import tensors_sha256, tree_tensors
+from explicit_learning.rundir import layout
+from explicit_learning.rundir.checkpoint_mark import mark_faults
+from explicit_learning.rundir.completion_marker import CheckpointEntry, Parameters
+from explicit_learning.rundir.run_manifest import CompletionRecord, PlanIdentities, create_run_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Mapping
+
+    from explicit_learning.errors import Fault
+    from explicit_learning.files.tree import Tree
+    from explicit_learning.model_files.tensors import TensorDigest
+    from explicit_learning.plan.typed_plan import Plan
+    from explicit_learning.rundir.completion_marker import CompletionMarker
+    from explicit_learning.rundir.launches import Launch
+    from explicit_learning.rundir.run_manifest import RunManifest
+    from explicit_learning.verify.record import RunRecord
+
+__all__ = ["consistency_faults"]
+
+CONTEXT = Context(gate="consistency", fix="restore the run directory from a copy: its records contradict each other")
+TORCH_TYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F64": "float64"}
+
+
+def consistency_faults(tree: Tree, record: RunRecord, hashes: Mapping[str, str]) -> Iterator[Fault]:
+    """Yield every contradiction between a run's documents, and between them and its files.
+
+    Args:
+        tree: The run's files.
+        record: What was read of its documents.
+        hashes: SHA-256 of each file, by name.
+    """
+    plan, manifest, marker = record.plan, record.manifest, record.marker
+    if plan is not None and manifest is not None:
+        yield from _manifest(tree, plan, manifest, hashes)
+        for folder, mark in record.marks.items():
+            file = tree.place(f"{folder}/{layout.CHECKPOINT_MARK}")
+            sha256 = manifest.run_manifest_sha256
+            yield from mark_faults(mark, plan, folder=folder, file=file, run_manifest_sha256=sha256)
+    yield from _marked_files(tree, record, hashes)
+    yield from _launch_steps(tree, record)
+    if manifest is not None:
+        yield from _completion(tree, manifest, marker, hashes)
+    if marker is None:
+        return
+    if plan is not None and manifest is not None:
+        yield from _identities(tree, plan, manifest, marker, record.launches)
+    if not record.unreadable:
+        yield from _checkpoints(tree, record, marker, hashes)
+    yield from _launches(tree, record, marker)
+    yield from _adapter(tree, record, marker, hashes)
+    yield from _log(tree, record, marker)
+
+
+def _different(
+    file: str, pointer: str, found: Any, expected: Any, source: str  # noqa: ANN401 - what a document holds
+) -> Iterator[Fault]:
+    """Yield a fault if a field is not what it is computed from."""
+    if found != expected:
+        yield CONTEXT.fault(
+            file=file,
+            pointer=pointer,
+            found=found_text(to_json(found)),
+            expected=f"{found_text(to_json(expected))}, {source}",
+        )
+
+
+def _manifest(tree: Tree, plan: Plan, manifest: RunManifest, hashes: Mapping[str, str]) -> Iterator[Fault]:
+    file = tree.place(layout.RUN_MANIFEST)
+    expected = create_run_manifest(plan, plan_sha256=hashes.get(layout.PLAN, "")).frozen
+    for name in field_names(type(expected)):
+        found = getattr(manifest.frozen, name)
+        yield from _different(file, f"/frozen/{name}", found, getattr(expected, name), f"as in {layout.PLAN}")
+
+
+def _completion(
+    tree: Tree, manifest: RunManifest, marker: CompletionMarker | None, hashes: Mapping[str, str]
+) -> Iterator[Fault]:
+    """The manifest says that the run is complete if, and only if, the marker does."""
+    file = tree.place(layout.RUN_MANIFEST)
+    complete = marker is not None
+    if not complete:
+        if manifest.status == "completed":
+            expected = f"the file, for {layout.RUN_MANIFEST} says that the run is completed"
+            yield CONTEXT.fault(file=tree.place(layout.COMPLETION_MARKER), found="no such file", expected=expected)
+        return
+    yield from _different(file, "/status", manifest.status, "completed", f"as {layout.COMPLETION_MARKER} is there")
+    trained = manifest.frozen.run_mode == "main"
+    yield from _different(file, "/trained", manifest.trained, trained, "as of a completed run of this mode")
+    expected_record = CompletionRecord(
+        optimizer_steps=marker.counts.optimizer_steps,
+        running_commit=marker.identities.running_commit,
+        running_dirty=marker.identities.running_dirty,
+        frozen_commit=manifest.frozen.frozen_commit,
+        run_manifest_sha256=manifest.run_manifest_sha256,
+        frozen_config_sha256=manifest.frozen.frozen_config_sha256,
+        completion_marker_sha256=hashes.get(layout.COMPLETION_MARKER, ""),
+    )
+    for name in field_names(CompletionRecord):
+        found = getattr(manifest.completion, name, None)
+        wanted = getattr(expected_record, name)
+        yield from _different(file, f"/completion/{name}", found, wanted, f"as {layout.COMPLETION_MARKER} says")
+
+
+def _identities(
+    tree: Tree, plan: Plan, manifest: RunManifest, marker: CompletionMarker, launches: tuple[Launch, ...]
+) -> Iterator[Fault]:
+    file, frozen, own = tree.place(layout.COMPLETION_MARKER), manifest.frozen, marker.identities
+    for name in field_names(PlanIdentities):
+        expected = getattr(frozen.identities, name)
+        yield from _different(file, f"/identities/{name}", getattr(own, name), expected, f"as in {layout.PLAN}")
+    named = {
+        "plan_sha256": frozen.plan_sha256,
+        "frozen_config_sha256": frozen.frozen_config_sha256,
+        "run_manifest_sha256": manifest.run_manifest_sha256,
+        "frozen_commit": frozen.frozen_commit,
+        "frozen_dirty": frozen.frozen_dirty,
+    }
+    if launches:
+        code = launches[-1].start.nodes[0].code
+        named |= {"running_commit": code.commit, "running_dirty": code.dirty}
+    for name, expected in named.items():
+        source = f"as in {layout.LAUNCHES}/" if name.startswith("running") else f"as in {layout.RUN_MANIFEST}"
+        yield from _different(file, f"/identities/{name}", getattr(own, name), expected, source)
+    for name in ("run_id", "run_mode", "arm", "seed", "data_seed"):
+        expected = getattr(frozen, name)
+        yield from _different(file, f"/{name}", getattr(marker, name), expected, f"as in {layout.RUN_MANIFEST}")
+    yield from _different(file, "/trained", marker.trained, plan.run_mode == "main", "as of a run of this mode")
+    for name in ("reward", "objective"):
+        expected = to_json(getattr(plan, name))
+        yield from _different(file, f"/{name}", getattr(marker, name), expected, f"as in {layout.PLAN}")
+
+
+def _marked_files(tree: Tree, record: RunRecord, hashes: Mapping[str, str]) -> Iterator[Fault]:
+    """The files of each complete checkpoint are exactly those of its mark."""
+    for folder, mark in record.marks.items():
+        prefix, own = f"{folder}/", f"{folder}/{layout.CHECKPOINT_MARK}"
+        present = {name.removeprefix(prefix) for name in tree.files if name.startswith(prefix) and name != own}
+        present = {name for name in present if layout.is_covered(f"{prefix}{name}")}
+        for name in sorted(present - mark.files.keys()):
+            expected = f"no file that {layout.CHECKPOINT_MARK} does not list"
+            yield CONTEXT.fault(file=tree.place(f"{prefix}{name}"), found="a file", expected=expected)
+        for name, entry in sorted(mark.files.items()):
+            place, expected = tree.place(f"{prefix}{name}"), f"{entry.sha256}, as in {layout.CHECKPOINT_MARK}"
+            if name not in present:
+                yield CONTEXT.fault(file=place, found="no such file", expected=f"SHA-256 {expected}")
+            elif (found := hashes.get(f"{prefix}{name}")) not in {None, entry.sha256}:
+                yield CONTEXT.fault(file=place, found=f"SHA-256 {found}", expected=expected)
+            elif (size := tree.files[f"{prefix}{name}"]) != entry.bytes:
+                yield CONTEXT.fault(file=tree.place(own), pointer=f"/files/{name}/bytes", found=f"{entry.bytes:,}",
+                                    expected=f"{size:,}, the length of the file")
+
+
+def _launch_steps(tree: Tree, record: RunRecord) -> Iterator[Fault]:
+    """Each launch begins at the checkpoint that it names, the first at step 0, and none beyond what was reached."""
+    reached = 0
+    for launch in record.launches:
+        start, file = launch.start, tree.place(layout.launch_start_file(launch.start.launch_id))
+        step = layout.step_of(start.checkpoint or "") or 0
+        yield from _different(file, "/step", start.step, step, "the step of its checkpoint")
+        if start.number == 0 and start.step:
+            yield CONTEXT.fault(file=file, pointer="/step", found=str(start.step), expected="0, as in a first launch")
+        ends = [rank.optimizer_step for rank in launch.end.ranks] if launch.end else []
+        steps = [each for each in ends if each is not None]
+        reached = max([reached, start.step if start.number else 0, *steps])
+    plan = record.plan
+    if plan is not None and reached > plan.optimisation.max_steps:
+        expected = f"at most {plan.optimisation.max_steps} steps, as planned"
+        yield CONTEXT.fault(file=tree.place(layout.LAUNCHES), found=f"{reached} steps", expected=expected)
+
+
+def _checkpoints(
+    tree: Tree, record: RunRecord, marker: CompletionMarker, hashes: Mapping[str, str]
+) -> Iterator[Fault]:
+    """The marker lists exactly the complete checkpoints."""
+    expected = tuple(
+        CheckpointEntry(
+            name=folder,
+            step=mark.step,
+            mark_sha256=hashes.get(f"{folder}/{layout.CHECKPOINT_MARK}", ""),
+            files={name: entry.sha256 for name, entry in mark.files.items()},
+        )
+        for folder, mark in record.marks.items()
+    )
+    file = tree.place(layout.COMPLETION_MARKER)
+    names = [entry.name for entry in marker.checkpoints]
+    wanted = [entry.name for entry in expected]
+    yield from _different(file, "/checkpoints", names, wanted, "the complete checkpoints that are there")
+    if names == wanted:
+        for number, (entry, right) in enumerate(zip(marker.checkpoints, expected, strict=True)):
+            source = f"as {right.name}/{layout.CHECKPOINT_MARK} says"
+            yield from _different(file, f"/checkpoints/{number}", entry, right, source)
+
+
+def _launches(tree: Tree, record: RunRecord, marker: CompletionMarker) -> Iterator[Fault]:
+    file, launches = tree.place(layout.COMPLETION_MARKER), record.launches
+    if not launches:
+        yield CONTEXT.fault(file=tree.place(layout.LAUNCHES), found="no record that can be read", expected="every launch")
+        return
+    steps, measured = marker.counts.optimizer_steps, marker.launches.measured
+    expected = launch_entries(launches, steps=steps, measured=measured).records
+    found = marker.launches.records
+    yield from _different(file, "/launches/records", len(found), len(expected), f"the records in {layout.LAUNCHES}/")
+    for number, (entry, right) in enumerate(zip(found, expected, strict=False)):
+        last = number == len(expected) - 1
+        for name in field_names(type(right)):
+            wanted = None if last and name in {"end_sha256", "exit_code"} else getattr(right, name)
+            pointer, source = f"/launches/records/{number}/{name}", f"as in {layout.LAUNCHES}/"
+            yield from _different(file, pointer, getattr(entry, name), wanted, source)
+    machines = machines_of(launches)
+    if marker.machines != machines:
+        count = f"{len(marker.machines)} machines"
+        right = f"the {len(machines)} machines of the records in {layout.LAUNCHES}/, each as it is there"
+        yield CONTEXT.fault(file=file, pointer="/machines", found=count, expected=right)
+    elif marker.differences != differences(machines):
+        count, right = f"{len(marker.differences)} differences", "what differs between the machines, computed again"
+        yield CONTEXT.fault(file=file, pointer="/differences", found=count, expected=right)
+
+
+def _adapter(
+    tree: Tree, record: RunRecord, marker: CompletionMarker, hashes: Mapping[str, str]
+) -> Iterator[Fault]:
+    file, prefix = tree.place(layout.COMPLETION_MARKER), f"{layout.FINAL_ADAPTER}/"
+    present = {name.removeprefix(prefix): hashes.get(name) for name in tree.files if name.startswith(prefix)}
+    present = {name: sha256 for name, sha256 in present.items() if layout.is_covered(f"{prefix}{name}")}
+    for name in sorted(present.keys() | marker.adapter.files.keys()):
+        found = marker.adapter.files.get(name)
+        yield from _different(file, f"/adapter/files/{name}", found, present.get(name), f"the hash of {prefix}{name}")
+    weights = f"{prefix}{layout.ADAPTER_WEIGHTS}"
+    tensors = yield from _tensors(tree, weights)
+    if tensors is not None:
+        sha256 = tensors_sha256(tensors)
+        for pointer, found in (
+            ("/adapter/tensors_sha256", marker.adapter.tensors_sha256),
+            ("/identities/final_adapter_tensors_sha256", marker.identities.final_adapter_tensors_sha256),
+        ):
+            yield from _different(file, pointer, found, sha256, f"the digest of the tensors in {weights}")
+        yield from _parameters(file, marker, tensors, weights)
+    unchanged = marker.identities.final_adapter_tensors_sha256 == marker.identities.initial_adapter_tensors_sha256
+    yield from _different(file, "/adapter/unchanged", marker.adapter.unchanged, unchanged, "as the digests say")
+    for folder, mark in record.marks.items():
+        yield from _checkpoint_adapters(tree, folder, mark.step, marker)
+
+
+def _tensors(tree: Tree, name: str) -> Generator[Fault, None, dict[str, TensorDigest] | None]:
+    """Yield why the tensors of a file cannot be digested; return their digests if they can."""
+    if name not in tree.files:
+        yield CONTEXT.fault(file=tree.place(name), found="no such file", expected="an adapter")
+        return None
+    try:
+        return tree_tensors(tree, name)
+    except Refusal as refusal:
+        yield from refusal.faults
+        return None
+
+
+def _parameters(
+    file: str, marker: CompletionMarker, tensors: Mapping[str, TensorDigest], weights: str
+) -> Iterator[Fault]:
+    """The trained parameters are those of the saved adapter: their names (PEFT leaves the adapter's own out), shapes."""
+    again = Parameters.of(marker.parameters.tensors)
+    for name in ("trainable", "sha256"):
+        found, expected = getattr(marker.parameters, name), getattr(again, name)
+        yield from _different(file, f"/parameters/{name}", found, expected, "computed again from parameters.tensors")
+    trained = {
+        name.replace(".default.weight", ".weight"): (entry.shape, entry.dtype)
+        for name, entry in marker.parameters.tensors.items()
+    }
+    saved = {name: (tensor.shape, TORCH_TYPES.get(tensor.dtype, tensor.dtype)) for name, tensor in tensors.items()}
+    if trained != saved:
+        names = sorted(name for name in trained.keys() | saved.keys() if trained.get(name) != saved.get(name))
+        found = f"{len(names)} other tensors, such as {names[0]}: {found_text(trained.get(names[0]))}"
+        entries = sum(math.prod(shape) for shape, _ in saved.values())
+        expected = f"the {len(saved)} tensors of {weights} ({entries:,} parameters)"
+        yield CONTEXT.fault(file=file, pointer="/parameters/tensors", found=found, expected=expected)
+
+
+def _checkpoint_adapters(tree: Tree, folder: str, step: int, marker: CompletionMarker) -> Iterator[Fault]:
+    """The last checkpoint holds the final adapter; a reference adapter is the initial one, at every checkpoint."""
+    reference = f"{folder}/{layout.REFERENCE_ADAPTER}/{layout.ADAPTER_WEIGHTS}"
+    own = f"{folder}/{layout.ADAPTER_WEIGHTS}"
+    expected = {
+        reference: ("initial", marker.identities.initial_adapter_tensors_sha256),
+        own: ("final", marker.identities.final_adapter_tensors_sha256),
+    }
+    for name, (which, sha256) in expected.items():
+        if name not in tree.files or (name == own and step != marker.counts.optimizer_steps):
+            continue
+        tensors = yield from _tensors(tree, name)
+        if tensors is not None:
+            source = f"the digest of the {which} adapter in {layout.COMPLETION_MARKER}"
+            yield from _different(tree.place(name), "", tensors_sha256(tensors), sha256, source)
+
+
+def _log(tree: Tree, record: RunRecord, marker: CompletionMarker) -> Iterator[Fault]:
+    """The metrics are the marker's log, and its last values are those of the log."""
+    file, log = tree.place(layout.METRICS), list(marker.log_history)
+    if layout.METRICS in tree.files and record.metrics != log:
+        rows = zip(record.metrics, log, strict=False)
+        first = next((number for number, (ours, right) in enumerate(rows, 1) if ours != right), None)
+        found = f"{len(record.metrics)} rows" if first is None else f"another row {first}"
+        expected = f"the {len(log)} rows of log_history in {layout.COMPLETION_MARKER}"
+        yield CONTEXT.fault(file=file if first is None else f"{file}:{first}", found=found, expected=expected)
+    where = tree.place(layout.COMPLETION_MARKER)
+    yield from _different(where, "/metrics", marker.metrics, last_values(log), "the last values of log_history")

@@ -1,0 +1,75 @@
+"""What a run was made from, hashed again: data, base model, prompt, initial adapter, and the image's bill of materials."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from explicit_learning.errors import Context, Refusal
+from explicit_learning.files.hashing import sha256_file
+from explicit_learning.gates.image import BILL_NAME
+from explicit_learning.inputs.code import IMAGE_FILE
+from explicit_learning.inputs.frozen import read_frozen_inputs
+from explicit_learning.model_files.folders import ADAPTER_FILES
+from explicit_learning.model_files.tensors import file_tensors_sha256
+from explicit_learning.rundir import layout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from explicit_learning.errors import Fault
+    from explicit_learning.files.tree import Tree
+    from explicit_learning.verify.reachable import Reachable
+    from explicit_learning.verify.record import RunRecord
+
+__all__ = ["deep_faults"]
+
+CONTEXT = Context(gate="deep", fix="restore what the plan was frozen with")
+
+
+def deep_faults(
+    tree: Tree, record: RunRecord, reachable: Reachable, not_checked: list[str], *, image_file: Path = IMAGE_FILE
+) -> Iterator[Fault]:
+    """Yield a fault for everything that is not what the run was made from.
+
+    Args:
+        tree: The run's files.
+        record: What was read of its documents.
+        reachable: Where its inputs lie.
+        not_checked: Gets what cannot be looked at here, in words.
+        image_file: What the build of an image left, if this is one.
+    """
+    if reachable.document is None or reachable.paths is None:
+        yield CONTEXT.fault(
+            file=tree.place(layout.PLAN),
+            found="no plan file that leads to the run's inputs",
+            expected="data and base model, which --deep hashes again",
+            fix="name the plan file that lies beside them: --plan PLAN",
+        )
+        return
+    yield from read_frozen_inputs(reachable.document).faults
+    adapter, marker = reachable.paths.initial_adapter, record.marker
+    if adapter is not None and marker is not None:
+        weights, expected = Path(adapter) / ADAPTER_FILES[1], marker.identities.initial_adapter_tensors_sha256
+        try:
+            found = file_tensors_sha256(weights)
+        except (Refusal, OSError):
+            pass  # the reading of the inputs has said so
+        else:
+            if found != expected:
+                yield CONTEXT.fault(
+                    file=weights, found=f"tensors with digest {found}", expected=f"{expected}, as in the run's marker"
+                )
+    bills = {
+        baked["sbom_sha256"]
+        for launch in record.launches
+        for node in launch.start.nodes
+        if (baked := node.image.baked_in) is not None
+    }
+    bill = image_file.with_name(BILL_NAME)
+    if bills and not bill.is_file():
+        not_checked.append("the image's bill of materials: this is not the image that the run was made in")
+    elif bills and sha256_file(bill) not in bills:
+        expected = f"SHA-256 {', '.join(sorted(bills))}, as the launches recorded"
+        fix = "verify in the image that the run was made in"
+        yield CONTEXT.fault(file=bill, found=f"SHA-256 {sha256_file(bill)}", expected=expected, fix=fix)

@@ -1,0 +1,175 @@
+"""Everything that a run directory says of itself, read once: every document by its schema, and what is wrong with any.
+
+Nothing stops at the first fault. What cannot be read is missing from the record, and the rules that need it are left
+out: its own fault explains them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from explicit_learning.errors import Refusal
+from explicit_learning.files.jsonl import stream_rows
+from explicit_learning.files.schema import validate
+from explicit_learning.files.tree import tree_bytes, tree_document, tree_json
+from explicit_learning.files.typed_json import RESTORE
+from explicit_learning.plan.reading import plan_of_bytes
+from explicit_learning.rundir import layout
+from explicit_learning.rundir.checkpoint_mark import CheckpointMark
+from explicit_learning.rundir.completion_marker import CompletionMarker
+from explicit_learning.rundir.events import Event
+from explicit_learning.rundir.launches import readable_launches
+from explicit_learning.rundir.output_comparison import OutputComparison
+from explicit_learning.rundir.resume_audit import ResumeAudit
+from explicit_learning.rundir.run_manifest import run_manifest_of
+from explicit_learning.rundir.smoke_boundary import SmokeBoundary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from explicit_learning.errors import FaultCollector
+    from explicit_learning.files.tree import Tree
+    from explicit_learning.plan.typed_plan import Plan
+    from explicit_learning.rundir.launches import Launch
+    from explicit_learning.rundir.run_manifest import RunManifest
+
+__all__ = ["RunRecord", "read_record"]
+
+GATE = "record"
+T = TypeVar("T")
+# Documents of checkpoints that no rule reads, by the schema that they must keep; None asks for strict JSON.
+OTHER_DOCUMENTS = (
+    (re.compile(r"checkpoint-[1-9][0-9]*/counters-rank-[0-9]+\.json"), "counters"),
+    (re.compile(r"checkpoint-[1-9][0-9]*/state-digests-rank-[0-9]+\.json"), "state-digests"),
+    (re.compile(r"checkpoint-[1-9][0-9]*/accounting/rank-[0-9]+\.json"), "rank-frontiers"),
+    (re.compile(r"(.*/)?(adapter_config|trainer_state)\.json"), None),
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class RunRecord:
+    """The documents of a run; ``None`` and empty stand for what is not there, or could not be read.
+
+    Attributes:
+        plan: The plan.
+        manifest: The run manifest.
+        marker: The completion marker.
+        launches: The launches in order.
+        marks: The mark of each complete checkpoint, by folder.
+        audits: The resume audits, by file.
+        boundary: A smoke run's boundary.
+        comparison: A smoke run's comparison of outputs.
+        events: The lines of the event log that can be read, in order.
+        metrics: The rows of the metrics.
+        unreadable: Whether anything could not be read.
+    """
+
+    plan: Plan | None = None
+    manifest: RunManifest | None = None
+    marker: CompletionMarker | None = None
+    launches: tuple[Launch, ...] = ()
+    marks: dict[str, CheckpointMark] = field(default_factory=dict)
+    audits: dict[str, ResumeAudit] = field(default_factory=dict)
+    boundary: SmokeBoundary | None = None
+    comparison: OutputComparison | None = None
+    events: list[Event] = field(default_factory=list)
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    unreadable: bool = False
+
+
+def read_record(tree: Tree, collector: FaultCollector) -> RunRecord:
+    """Read every document of a run.
+
+    Args:
+        tree: The run's files.
+        collector: Gets the faults.
+
+    Raises:
+        OSError: If a file cannot be read for another reason than that it is missing.
+    """
+    record = RunRecord()
+
+    def attempt(read: Callable[[], T]) -> T | None:
+        try:
+            return read()
+        except Refusal as refusal:
+            collector.extend(refusal.faults)
+            record.unreadable = True
+            return None
+
+    def optional(name: str, kind: type[T]) -> T | None:
+        if name not in tree.files:
+            return None
+        return attempt(lambda: tree_document(tree, name, kind, gate=GATE, fix=RESTORE))
+
+    record.plan = attempt(lambda: _plan(tree))
+    record.manifest = attempt(lambda: run_manifest_of(tree))
+    record.marker = optional(layout.COMPLETION_MARKER, CompletionMarker)
+    if record.manifest is not None:
+        record.launches, faults = attempt(lambda: readable_launches(tree)) or ((), [])
+        collector.extend(faults)
+    for folder in checkpoints_of(tree):
+        if mark := optional(f"{folder}/{layout.CHECKPOINT_MARK}", CheckpointMark):
+            record.marks[folder] = mark
+    for name in tree.files:
+        if name.startswith(f"{layout.RESUME_AUDITS}/") and (audit := optional(name, ResumeAudit)):
+            record.audits[name] = audit
+    record.boundary = optional(layout.SMOKE_BOUNDARY, SmokeBoundary)
+    record.comparison = optional(layout.OUTPUT_COMPARISON, OutputComparison)
+    record.metrics = attempt(lambda: list(_rows(tree, layout.METRICS))) or []
+    record.events = list(_events(tree))
+    _check_others(tree, collector)
+    return record
+
+
+def checkpoints_of(tree: Tree) -> list[str]:
+    """Return the folders of a run's checkpoints, complete or not, by step."""
+    folders = {name.split("/", maxsplit=1)[0] for name in tree.files if "/" in name}
+    return sorted((name for name in folders if layout.step_of(name)), key=lambda name: layout.step_of(name) or 0)
+
+
+def _plan(tree: Tree) -> Plan:
+    data = tree_bytes(tree, layout.PLAN, gate=GATE, fix=RESTORE)
+    document = plan_of_bytes(data, Path(tree.place(layout.PLAN)))
+    if document.plan is None:
+        raise Refusal(document.faults)
+    return document.plan
+
+
+def _rows(tree: Tree, name: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file that grows line by line; none if it is not there."""
+    if name in tree.files:
+        with tree.open(name) as stream:
+            yield from (row for _, row in stream_rows(stream, file=tree.place(name), gate=GATE))
+
+
+def _events(tree: Tree) -> Iterator[Event]:
+    """Yield the events that can be read. It is a log: a kill may have torn a line, and nothing is proven by it."""
+    if layout.EVENTS not in tree.files:
+        return
+    with tree.open(layout.EVENTS) as stream:
+        for _, row in stream_rows(stream, file=tree.place(layout.EVENTS), gate=GATE, collect=lambda _: None):
+            if not validate(row, "event", gate=GATE, file=layout.EVENTS):
+                yield Event(time=row["time"], kind=row["kind"], data=row["data"])
+
+
+def _check_others(tree: Tree, collector: FaultCollector) -> None:
+    """Check the documents that no rule reads."""
+    for name in tree.files:
+        if name.startswith((f"{layout.SET_ASIDE}/", f"{layout.UNINTERRUPTED}/")):
+            continue
+        for pattern, schema in OTHER_DOCUMENTS:
+            if not pattern.fullmatch(name):
+                continue
+            try:
+                value = tree_json(tree, name, gate=GATE, fix=RESTORE)
+            except Refusal as refusal:
+                collector.extend(refusal.faults)
+            else:
+                if schema is not None:
+                    collector.extend(validate(value, schema, gate=GATE, file=tree.place(name)))
+
+

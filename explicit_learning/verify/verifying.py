@@ -1,0 +1,261 @@
+"""Verification of a run: everything that can be proven from its directory, without network, GPU or torch.
+
+It never stops at the first fault. It reads files through a `Tree`, so that a folder that may not be written to and a
+packed archive are verified alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from explicit_learning.accounting.set_aside import discarded
+from explicit_learning.completion.recount import recount_rank
+from explicit_learning.errors import Context, Fault, FaultCollector, Refusal
+from explicit_learning.files.os_errors import read_fault
+from explicit_learning.files.tree import hash_tree
+from explicit_learning.rundir import layout
+from explicit_learning.verify.accounting import accounting_faults
+from explicit_learning.verify.consistency import consistency_faults
+from explicit_learning.verify.deep import deep_faults
+from explicit_learning.verify.files import FileSet, compare_files, file_faults, other_entries
+from explicit_learning.verify.interruptions import interruption_faults
+from explicit_learning.verify.measurements import measurement_faults
+from explicit_learning.verify.reachable import Reachable, reach
+from explicit_learning.verify.record import read_record
+from explicit_learning.verify.statement import check_envelope, rebuilt_faults
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from securesystemslib.signer import SSlibKey
+
+    from explicit_learning.files.tree import Tree
+    from explicit_learning.verify.record import RunRecord
+    from explicit_learning.verify.statement import CheckedStatement
+
+__all__ = ["Verification", "verify_run"]
+
+GATE = "verify"
+CONTEXT = Context(gate=GATE)
+LIMIT_UNSIGNED = (
+    "the statement is unsigned: a change that keeps every file, record and the statement consistent cannot be found"
+)
+LIMIT_UNVERIFIED = (
+    "the key beside the statement proves that nothing was changed since it was signed, and not who signed it: "
+    "give the signer's public key with --key"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What was found.
+
+    Attributes:
+        faults: Everything that is wrong, none for a run that is proven.
+        status: How far the run has come, by its manifest; ``None`` if that cannot be read.
+        files: How the files differ from those that the statement names; ``None`` without a statement.
+        bytes: Length of all files that were hashed.
+        signed: Whether the statement has a signature that holds.
+        signer: ``None`` of an unsigned statement; ``unverified`` without the reader's own key; else the key's id.
+        checked: What was proven, in words.
+        not_checked: What could not be looked at, in words.
+        limits: What this verification cannot show, in words.
+    """
+
+    faults: tuple[Fault, ...]
+    status: str | None
+    files: FileSet | None
+    bytes: int
+    signed: bool
+    signer: str | None
+    checked: tuple[str, ...]
+    not_checked: tuple[str, ...]
+    limits: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all but the faults, for an answer."""
+        return {
+            "status": self.status,
+            "signed": self.signed,
+            "signer": self.signer,
+            "files": None if self.files is None else self.files.to_json(),
+            "bytes": self.bytes,
+            "checked": list(self.checked),
+            "not_checked": list(self.not_checked),
+            "limits": list(self.limits),
+        }
+
+
+def verify_run(
+    tree: Tree,
+    *,
+    key: SSlibKey | None = None,
+    require_signed: bool = False,
+    deep: bool = False,
+    plan_file: Path | None = None,
+) -> Verification:
+    """Verify a run.
+
+    Args:
+        tree: The run's files.
+        key: The signer's public key, as the reader has it.
+        require_signed: Whether an unsigned run is refused.
+        deep: Whether data, base model and bill of materials are hashed again.
+        plan_file: The plan file beside the run's inputs; by default the one that the run was started with.
+
+    Raises:
+        Refusal: If it holds no run at all, or ``plan_file`` is another plan.
+        OSError: If a folder cannot be read.
+    """
+    if layout.PLAN not in tree.files and layout.RUN_MANIFEST not in tree.files:
+        raise CONTEXT.refusal(
+            file=tree.place(""),
+            found=f"neither {layout.PLAN} nor {layout.RUN_MANIFEST}",
+            expected="a run directory, or an archive of one that `el pack` wrote",
+            fix="name the folder that `el run --out` wrote, or the archive",
+        )
+    return _Verifier(tree, key=key, require_signed=require_signed, deep=deep, plan_file=plan_file).verify()
+
+
+class _Verifier:
+    """One verification: what it looks at, and what it has found so far."""
+
+    def __init__(
+        self, tree: Tree, *, key: SSlibKey | None, require_signed: bool, deep: bool, plan_file: Path | None
+    ) -> None:
+        self.tree, self.key, self.require_signed, self.deep, self.plan_file = tree, key, require_signed, deep, plan_file
+        self.collector = FaultCollector(CONTEXT)
+        self.checked: list[str] = []
+        self.not_checked: list[str] = []
+        self.limits: list[str] = []
+
+    def verify(self) -> Verification:
+        """Verify everything that can be read."""
+        tree = self.tree
+        covered = [name for name in tree.files if layout.is_covered(name)]
+        hashes, errors = hash_tree(tree, covered)
+        for name, error in errors.items():
+            self.collector.add(read_fault(error, Path(tree.place(name)), gate="files"))
+        self.collector.extend(other_entries(tree))
+        record = read_record(tree, self.collector)
+        self._run_status(record)
+        statement, files = self._statement(record, hashes)
+        self._part(lambda: consistency_faults(tree, record, hashes))
+        self._part(lambda: interruption_faults(tree, record, hashes))
+        reachable = Reachable()
+        if record.plan is not None:
+            reachable = reach(record.plan, record.events, self.plan_file)
+            self.not_checked += reachable.why_not
+            self._accounting(record, reachable)
+        if self.deep:
+            self._part(lambda: deep_faults(tree, record, reachable, self.not_checked))
+        signed = statement is not None and statement.signature_holds
+        return Verification(
+            faults=tuple(dict.fromkeys(self.collector.faults())),
+            status=record.manifest.status if record.manifest else None,
+            files=files,
+            bytes=sum(tree.files[name] for name in hashes),
+            signed=signed,
+            signer=self._signer(statement),
+            checked=tuple(self.checked),
+            not_checked=tuple(self.not_checked),
+            limits=tuple(self.limits),
+        )
+
+    def _part(self, faults: Callable[[], Iterable[Fault]]) -> None:
+        """Collect the faults of one part; what it cannot read ends the part, and not the verification."""
+        try:
+            self.collector.extend(faults())
+        except Refusal as refusal:
+            self.collector.extend(refusal.faults)
+        except OSError as error:
+            self.collector.add(read_fault(error, Path(error.filename or self.tree.place("")), gate=GATE))
+
+    def _run_status(self, record: RunRecord) -> None:
+        if record.manifest is None or record.manifest.status == "completed" or record.marker is not None:
+            return
+        self.collector.report(
+            file=self.tree.place(layout.RUN_MANIFEST),
+            pointer="/status",
+            found=record.manifest.status,
+            expected="completed: an unfinished run can be consistent so far, and is not proven",
+            fix="finish the run with `el run PLAN` and the same folder, then verify it",
+        )
+
+    def _statement(
+        self, record: RunRecord, hashes: dict[str, str]
+    ) -> tuple[CheckedStatement | None, FileSet | None]:
+        """Check the statement, and the files against it."""
+        tree, name = self.tree, layout.statement_file()
+        if name not in tree.files:
+            self._without_statement(record)
+            return None, None
+        statement = check_envelope(tree, name, self.key, self.collector, beside=layout.public_key_file())
+        if statement is None:
+            return None, None
+        files = compare_files(statement.subjects, hashes)
+        self.collector.extend(file_faults(tree, files, statement.subjects, hashes))
+        self._part(lambda: rebuilt_faults(tree, statement, hashes))
+        self.checked.append(f"{len(statement.subjects)} files against the statement, which was computed again")
+        if statement.keyid is None:
+            self.limits.append(LIMIT_UNSIGNED)
+            if self.require_signed:
+                self._require_signed("an unsigned statement")
+        elif self.key is None:
+            self.limits.append(LIMIT_UNVERIFIED)
+        return statement, files
+
+    def _without_statement(self, record: RunRecord) -> None:
+        if record.marker is not None:
+            self.collector.report(
+                file=self.tree.place(layout.statement_file()),
+                found="no such file",
+                expected="the statement of a complete run",
+                fix="run the same `el run` or `el smoke` command again, which writes it; or restore it from a copy",
+            )
+        elif self.require_signed:
+            self._require_signed("no statement")
+
+    def _require_signed(self, found: str) -> None:
+        self.collector.report(
+            file=self.tree.place(layout.statement_file()),
+            found=found,
+            expected="a signed statement, as --require-signed asks for",
+            fix="ask for the run signed by the one who made it, or verify without --require-signed",
+        )
+
+    def _signer(self, statement: CheckedStatement | None) -> str | None:
+        if statement is None or statement.keyid is None:
+            return None
+        return statement.keyid if self.key is not None and statement.signature_holds else "unverified"
+
+    def _accounting(self, record: RunRecord, reachable: Reachable) -> None:
+        """Recount ledgers and traces, and hold the marker against them."""
+        tree, plan, marker = self.tree, record.plan, record.marker
+        if plan is None:
+            return
+        answer = accounting_faults(
+            tree=tree,
+            plan=plan,
+            marker=marker,
+            marks=record.marks,
+            boundary=record.boundary,
+            launches=record.launches,
+            slots=reachable.slots,
+            model=reachable.model,
+        )
+        self.collector.extend(answer.faults)
+        self.checked += answer.checked
+        self.not_checked += answer.not_checked
+        if marker is None:
+            return
+        ranks = range(plan.hardware.world_size) if plan.samples else ()
+
+        def measured() -> Iterable[Fault]:
+            recounts = [recount_rank(tree, plan, rank, base_ids=None) for rank in ranks]
+            return measurement_faults(tree, plan, marker, recounts, discarded(tree))
+
+        self._part(measured)
+        self.checked.append("every completion rule against the marker")
