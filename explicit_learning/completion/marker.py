@@ -9,6 +9,7 @@ from explicit_learning.accounting.set_aside import discarded
 from explicit_learning.completion.launches import differences, launch_entries, machines_of
 from explicit_learning.completion.smoke_proof import resume_probe
 from explicit_learning.files.hashing import sha256_file, snapshot
+from explicit_learning.files.tree import FolderTree
 from explicit_learning.files.typed_json import field_names, to_json
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.checkpoint_mark import read_mark
@@ -29,13 +30,23 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from explicit_learning.accounting.set_aside import Discarded
     from explicit_learning.completion.recount import RankRecount
     from explicit_learning.plan.typed_plan import Plan
     from explicit_learning.rundir.launches import CodeIdentity, Launch, RankEnd
     from explicit_learning.rundir.rank_report import RankReport
     from explicit_learning.rundir.run_manifest import RunManifest
 
-__all__ = ["UNCHANGED", "FinishedRun", "LaunchTotals", "add_up_launches", "build_marker", "count_run", "last_values"]
+__all__ = [
+    "UNCHANGED",
+    "FinishedRun",
+    "LaunchTotals",
+    "add_up_launches",
+    "build_marker",
+    "count_run",
+    "last_values",
+    "sampled_counts",
+]
 
 UNCHANGED = "the final adapter equals the initial one: this run trained nothing"
 
@@ -141,8 +152,26 @@ def count_run(finished: FinishedRun) -> Counts:
         OSError: If what was set aside cannot be read.
     """
     budget, first, recounts = finished.plan.budget, finished.reports[0], finished.recounts
-    lost = discarded(finished.run)
-    sampled: dict[str, Any] = {
+    sampled = sampled_counts(recounts, discarded(FolderTree(finished.run)))
+    return Counts(
+        optimizer_steps=first.optimizer_steps,
+        records=first.records,
+        records_left_out=first.records_left_out,
+        sft_loss_tokens=first.sft_loss_tokens,
+        sft_loss_token_ceiling=budget.max_sft_loss_tokens,
+        sampled_token_ceiling=budget.max_completion_tokens_per_run,
+        **(sampled if recounts else dict.fromkeys(sampled)),
+    )
+
+
+def sampled_counts(recounts: Sequence[RankRecount], lost: Discarded) -> dict[str, Any]:
+    """Return the marker's counts of an RL run that follow from ledgers and traces, under their names in `Counts`.
+
+    Args:
+        recounts: Each rank's ledger and trace, counted, by rank.
+        lost: What was set aside.
+    """
+    return {
         "sampled_tokens": sum(recount.tokens for recount in recounts),
         "completions": sum(recount.rows for recount in recounts),
         "unique_prompt_groups": len({group for recount in recounts for group in recount.groups}),
@@ -154,15 +183,6 @@ def count_run(finished: FinishedRun) -> Counts:
         "discarded_completions": lost.completions,
         "discarded_tokens": lost.tokens,
     }
-    return Counts(
-        optimizer_steps=first.optimizer_steps,
-        records=first.records,
-        records_left_out=first.records_left_out,
-        sft_loss_tokens=first.sft_loss_tokens,
-        sft_loss_token_ceiling=budget.max_sft_loss_tokens,
-        sampled_token_ceiling=budget.max_completion_tokens_per_run,
-        **(sampled if recounts else dict.fromkeys(sampled)),
-    )
 
 
 def last_values(log: Sequence[dict[str, Any]]) -> dict[str, Any]:
