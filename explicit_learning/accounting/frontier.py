@@ -8,11 +8,19 @@ copied run still resumes.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from explicit_learning.files.typed_json import document
 
-__all__ = ["Frontier", "RankFrontiers"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import BinaryIO
+
+__all__ = ["Frontier", "Prefix", "RankFrontiers", "prefixes"]
+
+CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,3 +50,37 @@ class RankFrontiers:
     rank: int
     ledger: Frontier
     trace: Frontier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefix:
+    """The first part of a file.
+
+    Attributes:
+        offset: Its length in bytes: where it was to end, or less if the file ends before.
+        lines: Ends of lines in it, that of the header among them.
+        state: The SHA-256 of its bytes, to be continued or read.
+    """
+
+    offset: int
+    lines: int
+    state: hashlib._Hash
+
+
+def prefixes(stream: BinaryIO, offsets: Iterable[int]) -> Iterator[Prefix]:
+    """Yield the prefixes of an open file that end at given offsets, shortest first; the file is read once.
+
+    Args:
+        stream: The file, at its beginning.
+        offsets: Lengths in bytes; the file may end before.
+
+    Raises:
+        OSError: If the file cannot be read.
+    """
+    state, position, lines = hashlib.sha256(), 0, 0
+    for offset in sorted(set(offsets)):
+        while position < offset and (chunk := stream.read(min(offset - position, CHUNK))):
+            state.update(chunk)
+            position += len(chunk)
+            lines += chunk.count(b"\n")
+        yield Prefix(offset=position, lines=lines, state=state.copy())

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from explicit_learning.accounting.frontier import Frontier
     from explicit_learning.accounting.rows import SampledCompletion
     from explicit_learning.accounting.set_aside import SetAside
+    from explicit_learning.files.tree import Tree
 
 __all__ = ["Ledger", "Seen", "read_ledger"]
 
@@ -44,13 +45,14 @@ class Seen:
         return bool(self.groups.get((slot_id, visit), 0) >> generation & 1)
 
 
-def read_ledger(run: Path, binding: Binding) -> Iterator[LedgerEntry]:
+def read_ledger(tree: Tree, binding: Binding) -> Iterator[LedgerEntry]:
     """Yield all entries of a rank's ledger; the first one is line 2.
 
     Raises:
-        Refusal: If the file is missing or unreadable, belongs to something else, or has a line that breaks its schema.
+        Refusal: If the file is missing, unreadable or a link, belongs to something else, or has a line that is too
+            long or breaks its schema.
     """
-    return read_log(run, binding, "ledger", LedgerEntry)
+    return read_log(tree, binding, "ledger", LedgerEntry)
 
 
 class Ledger:

@@ -15,13 +15,14 @@ import os
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from explicit_learning.accounting.binding import check_header, log_file
-from explicit_learning.accounting.frontier import Frontier
+from explicit_learning.accounting.frontier import CHUNK, Frontier, prefixes
 from explicit_learning.accounting.rows import SampledCompletion
 from explicit_learning.accounting.set_aside import SetAside, set_aside_tail
-from explicit_learning.errors import Context, found_text
+from explicit_learning.errors import Context, Refusal, found_text
 from explicit_learning.files.atomic import fsync_folder, write_bytes
 from explicit_learning.files.canonical import canonical_bytes
-from explicit_learning.files.jsonl import read_rows
+from explicit_learning.files.jsonl import stream_rows
+from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.regular import NotRegularError, require_regular
 from explicit_learning.files.strict_json import parse_json
 from explicit_learning.files.typed_json import MAYBE_OTHER_VERSION, OTHER_VERSION, checked_json, parsed
@@ -31,10 +32,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from explicit_learning.accounting.binding import Binding, Kind
+    from explicit_learning.files.tree import Tree
 
 __all__ = ["AppendLog", "read_log"]
 
-CHUNK = 1 << 20
 RESTORE = "restore the run directory from a copy: rows that a checkpoint counts are missing or were changed"
 CONTEXT = Context(gate="accounting", fix=RESTORE)
 
@@ -42,20 +43,33 @@ CONTEXT = Context(gate="accounting", fix=RESTORE)
 RowT = TypeVar("RowT", bound=SampledCompletion)
 
 
-def read_log(run: Path, binding: Binding, kind: Kind, row_type: type[RowT]) -> Iterator[RowT]:
+def read_log(tree: Tree, binding: Binding, kind: Kind, row_type: type[RowT]) -> Iterator[RowT]:
     """Yield all rows of a file, in order; the first one is line 2.
 
+    Args:
+        tree: The run directory's files.
+        binding: What the file must belong to.
+        kind: Which of a rank's files.
+        row_type: The class of its rows.
+
     Raises:
-        Refusal: If the file is missing or unreadable, is bound to something else, or has a line that breaks its schema.
+        Refusal: If the file is missing, unreadable or a link, is bound to something else, or has a line that is too
+            long or breaks its schema.
     """
-    path = run / log_file(kind, binding.rank)
-    lines, fix = read_rows(path, gate=CONTEXT.gate), f"{RESTORE}; {MAYBE_OTHER_VERSION}"
-    _, header = next(lines, (1, None))
-    if header is None:
-        raise CONTEXT.at(path).refusal(found="an empty file", expected=f"the header of a {kind} in its first line")
-    check_header(header, binding.header(kind), file=str(path))
-    for number, value in lines:
-        yield parsed(value, row_type, gate=CONTEXT.gate, file=f"{path}:{number}", fix=fix)
+    name = log_file(kind, binding.rank)
+    place, fix = tree.place(name), f"{RESTORE}; {MAYBE_OTHER_VERSION}"
+    try:
+        with tree.open(name) as stream:
+            lines = stream_rows(stream, file=place, gate=CONTEXT.gate)
+            _, header = next(lines, (1, None))
+            if header is None:
+                expected = f"the header of a {kind} in its first line"
+                raise CONTEXT.at(place).refusal(found="an empty file", expected=expected)
+            check_header(header, binding.header(kind), file=place)
+            for number, value in lines:
+                yield parsed(value, row_type, gate=CONTEXT.gate, file=f"{place}:{number}", fix=fix)
+    except OSError as error:
+        raise Refusal(read_fault(error, place, gate=CONTEXT.gate, expected="a readable JSON Lines file")) from None
 
 
 class AppendLog(Generic[RowT]):
@@ -102,7 +116,9 @@ class AppendLog(Generic[RowT]):
         if (found := _first_line(path)) != first:
             value = parse_json(found, gate=CONTEXT.gate, file=f"{path}:1", fix=RESTORE)
             check_header(value, header, file=str(path))
-        at = frontier or Frontier(file=file, offset=len(first), rows=0, tokens=0, digest=_sha256(first).hexdigest())
+        at = frontier or Frontier(
+            file=file, offset=len(first), rows=0, tokens=0, digest=hashlib.sha256(first).hexdigest()
+        )
         state = _check_prefix(path, file, at)
         if visit is not None:
             _visit(path, at, row_type, visit)
@@ -174,10 +190,6 @@ class AppendLog(Generic[RowT]):
             raise
 
 
-def _sha256(data: bytes = b"") -> hashlib._Hash:
-    return hashlib.sha256(data)
-
-
 def _refuse_irregular(path: Path) -> None:
     """Refuse a pipe or a device in the file's place, which would be waited for."""
     try:
@@ -215,22 +227,18 @@ def _check_prefix(path: Path, file: str, at: Frontier) -> hashlib._Hash:
     if at.file != file:
         fix = "restore the checkpoint's folder from a copy: it counts the rows of another file"
         raise refusal(pointer="/file", found=found_text(at.file), expected=found_text(file), fix=fix)
-    state, left, lines = _sha256(), at.offset, 0
-    with path.open("rb", buffering=0) as stream:
-        while left and (chunk := stream.read(min(left, CHUNK))):
-            state.update(chunk)
-            left -= len(chunk)
-            lines += chunk.count(b"\n")
-    if left:
+    with path.open("rb") as stream:
+        [prefix] = prefixes(stream, [at.offset])
+    if prefix.offset < at.offset:
         expected = f"at least {at.offset:,} bytes ({at.rows:,} rows)"
-        raise refusal(pointer="/offset", found=f"{at.offset - left:,} bytes", expected=expected)
-    if (digest := state.hexdigest()) != at.digest:
+        raise refusal(pointer="/offset", found=f"{prefix.offset:,} bytes", expected=expected)
+    if (digest := prefix.state.hexdigest()) != at.digest:
         found = f"SHA-256 {digest} of the first {at.offset:,} bytes"
         raise refusal(pointer="/digest", found=found, expected=f"{at.digest}, of {at.rows:,} rows")
-    if lines != at.rows + 1:
-        found = f"{lines - 1:,} rows before the frontier"
+    if prefix.lines != at.rows + 1:
+        found = f"{prefix.lines - 1:,} rows before the frontier"
         raise refusal(pointer="/rows", found=found, expected=f"{at.rows:,} rows")
-    return state
+    return prefix.state
 
 
 def _visit(path: Path, at: Frontier, row_type: type[RowT], visit: Callable[[RowT], None]) -> None:

@@ -10,24 +10,34 @@ happened, and either only renames the copy or throws it away and starts over.
 
 from __future__ import annotations
 
+import io
 import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from explicit_learning.accounting.rows import LedgerEntry, SampledCompletion
+from explicit_learning.accounting.binding import Kind, log_file
+from explicit_learning.accounting.rows import LedgerEntry, SampledCompletion, TraceRow
 from explicit_learning.errors import Refusal
 from explicit_learning.files.atomic import fsync_folder, write_bytes
+from explicit_learning.files.jsonl import MAX_LINE_BYTES
 from explicit_learning.files.strict_json import parse_json
 from explicit_learning.files.typed_json import parsed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+    from typing import BinaryIO
 
-__all__ = ["Discarded", "SetAside", "discarded", "set_aside_tail"]
+    from explicit_learning.files.tree import Tree
+
+__all__ = ["Discarded", "SetAside", "StoredRows", "discarded", "set_aside_tail", "stored_rows"]
 
 GATE = "accounting"
 FOLDER = "accounting/set-aside"
 PENDING = ".pending"
+ROW_TYPES: dict[Kind, type[SampledCompletion]] = {"ledger": LedgerEntry, "trace": TraceRow}
+STORED = re.compile(rf"{FOLDER}/rank-(0|[1-9][0-9]*)/(ledger|trace)-[0-9]{{4,}}-at-[0-9]+\.jsonl")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +60,27 @@ class SetAside:
     tokens: int
     unreadable_rows: int
     torn_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRows:
+    """A file of rows that were set aside.
+
+    Attributes:
+        file: The file that they were taken out of, relative to the run directory.
+        stored: Where they are now, relative to the run directory.
+        kind: Whether they are a ledger's or a trace's.
+        rows: Whole rows.
+        tokens: Sum of their token counts.
+        unreadable_rows: How many of them break their schema; their tokens are not known.
+    """
+
+    file: str
+    stored: str
+    kind: Kind
+    rows: int
+    tokens: int
+    unreadable_rows: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +123,7 @@ def set_aside_tail(run: Path, file: str, offset: int, row_type: type[SampledComp
         write_bytes(pending, whole)
     _cut(path, offset)
     stored = _finish(pending) if pending else None
-    rows, tokens, unreadable = _count(whole, row_type)
+    rows, tokens, unreadable = _count(io.BytesIO(whole), row_type)
     return SetAside(
         file=file,
         stored=stored.relative_to(run).as_posix() if stored else None,
@@ -103,14 +134,29 @@ def set_aside_tail(run: Path, file: str, offset: int, row_type: type[SampledComp
     )
 
 
-def discarded(run: Path) -> Discarded:
+def discarded(tree: Tree) -> Discarded:
     """Count everything that was set aside from a run's ledgers so far.
 
     Raises:
         OSError: If a file cannot be read.
     """
-    counts = [_count(path.read_bytes(), LedgerEntry) for path in sorted((run / FOLDER).glob("rank-*/ledger-*.jsonl"))]
-    return Discarded(completions=sum(rows for rows, _, _ in counts), tokens=sum(tokens for _, tokens, _ in counts))
+    counts = [part for part in stored_rows(tree) if part.kind == "ledger"]
+    return Discarded(completions=sum(part.rows for part in counts), tokens=sum(part.tokens for part in counts))
+
+
+def stored_rows(tree: Tree) -> Iterator[StoredRows]:
+    """Yield every file of rows that were set aside from a run's ledgers and traces, counted.
+
+    Raises:
+        OSError: If a file cannot be read.
+    """
+    for name in tree.files:
+        if match := STORED.fullmatch(name):
+            kind: Kind = "ledger" if match[2] == "ledger" else "trace"
+            with tree.open(name) as stream:
+                rows, tokens, unreadable = _count(stream, ROW_TYPES[kind])
+            file = log_file(kind, int(match[1]))
+            yield StoredRows(file=file, stored=name, kind=kind, rows=rows, tokens=tokens, unreadable_rows=unreadable)
 
 
 def _settle(folder: Path, path: Path) -> None:
@@ -136,10 +182,15 @@ def _cut(path: Path, offset: int) -> None:
         os.fsync(stream.fileno())
 
 
-def _count(data: bytes, row_type: type[SampledCompletion]) -> tuple[int, int, int]:
-    """Return rows, tokens and unreadable rows."""
+def _count(stream: BinaryIO, row_type: type[SampledCompletion]) -> tuple[int, int, int]:
+    """Return rows, tokens and unreadable rows; a last line without an end is not a row."""
     rows = tokens = unreadable = 0
-    for line in data.split(b"\n")[:-1]:
+    while line := stream.readline(MAX_LINE_BYTES):
+        part = line
+        while part and not part.endswith(b"\n"):
+            part = stream.readline(MAX_LINE_BYTES)  # of a line that is longer than any row
+        if not part:
+            break
         rows += 1
         try:
             value = parse_json(line, gate=GATE, file=FOLDER)

@@ -20,19 +20,21 @@ if TYPE_CHECKING:
     from explicit_learning.accounting.binding import Binding
     from explicit_learning.accounting.frontier import Frontier
     from explicit_learning.accounting.set_aside import SetAside
+    from explicit_learning.files.tree import Tree
 
 __all__ = ["Trace", "read_trace"]
 
 SCORED = field_names(ScoredCompletion)
 
 
-def read_trace(run: Path, binding: Binding) -> Iterator[TraceRow]:
+def read_trace(tree: Tree, binding: Binding) -> Iterator[TraceRow]:
     """Yield all rows of a rank's trace; the first one is line 2.
 
     Raises:
-        Refusal: If the file is missing or unreadable, belongs to something else, or has a line that breaks its schema.
+        Refusal: If the file is missing, unreadable or a link, belongs to something else, or has a line that is too
+            long or breaks its schema.
     """
-    return read_log(run, binding, "trace", TraceRow)
+    return read_log(tree, binding, "trace", TraceRow)
 
 
 class Trace:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from explicit_learning.completion.marker import FinishedRun
 from explicit_learning.completion.recount import recount_rank
 from explicit_learning.errors import Context, ExitCode, Refusal
+from explicit_learning.files.tree import FolderTree
 from explicit_learning.inputs.frozen_rows import read_frozen_slots
 from explicit_learning.model_files.tensors import file_tensors_sha256
 from explicit_learning.rundir import layout
@@ -56,9 +57,9 @@ def read_finished_run(manifest: LaunchManifest, outcomes: Sequence[RankOutcome])
 
 def _recounts(manifest: LaunchManifest) -> list[RankRecount]:
     """Return the recount of each rank of an RL run."""
-    run, plan = manifest.run, manifest.plan
+    tree, plan = FolderTree(manifest.run), manifest.plan
     base_ids = {slot.slot_id: slot.base_id for slot in read_frozen_slots(Path(manifest.paths.dataset), plan)}
-    return [recount_rank(run, plan, rank, base_ids=base_ids) for rank in range(plan.hardware.world_size)]
+    return [recount_rank(tree, plan, rank, base_ids=base_ids) for rank in range(plan.hardware.world_size)]
 
 
 def _unchanged_manifest(manifest: LaunchManifest) -> RunManifest:

@@ -9,6 +9,7 @@ from explicit_learning.accounting.set_aside import discarded
 from explicit_learning.completion.launches import differences, launch_entries, machines_of
 from explicit_learning.completion.smoke_proof import resume_probe
 from explicit_learning.files.hashing import sha256_file, snapshot
+from explicit_learning.files.tree import FolderTree
 from explicit_learning.files.typed_json import field_names, to_json
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.checkpoint_mark import read_mark
@@ -36,7 +37,16 @@ if TYPE_CHECKING:
     from explicit_learning.rundir.rank_report import RankReport
     from explicit_learning.rundir.run_manifest import RunManifest
 
-__all__ = ["UNCHANGED", "FinishedRun", "LaunchTotals", "add_up_launches", "build_marker", "count_run", "last_values", "sampled_counts"]
+__all__ = [
+    "UNCHANGED",
+    "FinishedRun",
+    "LaunchTotals",
+    "add_up_launches",
+    "build_marker",
+    "count_run",
+    "last_values",
+    "sampled_counts",
+]
 
 UNCHANGED = "the final adapter equals the initial one: this run trained nothing"
 
@@ -141,7 +151,8 @@ def count_run(finished: FinishedRun) -> Counts:
     Raises:
         OSError: If what was set aside cannot be read.
     """
-    budget, first = finished.plan.budget, finished.reports[0]
+    budget, first, recounts = finished.plan.budget, finished.reports[0], finished.recounts
+    sampled = sampled_counts(recounts, discarded(FolderTree(finished.run)))
     return Counts(
         optimizer_steps=first.optimizer_steps,
         records=first.records,
@@ -149,18 +160,18 @@ def count_run(finished: FinishedRun) -> Counts:
         sft_loss_tokens=first.sft_loss_tokens,
         sft_loss_token_ceiling=budget.max_sft_loss_tokens,
         sampled_token_ceiling=budget.max_completion_tokens_per_run,
-        **sampled_counts(finished.recounts, discarded(finished.run)),
+        **(sampled if recounts else dict.fromkeys(sampled)),
     )
 
 
 def sampled_counts(recounts: Sequence[RankRecount], lost: Discarded) -> dict[str, Any]:
-    """Return the marker's counts of completions, by name; all are ``None`` in SFT arms, which sample none.
+    """Return the marker's counts of an RL run that follow from ledgers and traces, under their names in `Counts`.
 
     Args:
-        recounts: Each rank's ledger and trace, counted; none in SFT arms.
+        recounts: Each rank's ledger and trace, counted, by rank.
         lost: What was set aside.
     """
-    sampled: dict[str, Any] = {
+    return {
         "sampled_tokens": sum(recount.tokens for recount in recounts),
         "completions": sum(recount.rows for recount in recounts),
         "unique_prompt_groups": len({group for recount in recounts for group in recount.groups}),
@@ -172,7 +183,6 @@ def sampled_counts(recounts: Sequence[RankRecount], lost: Discarded) -> dict[str
         "discarded_completions": lost.completions,
         "discarded_tokens": lost.tokens,
     }
-    return sampled if recounts else dict.fromkeys(sampled)
 
 
 def last_values(log: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -7,23 +7,23 @@ more than a few numbers a group.
 
 from __future__ import annotations
 
-import hashlib
+import sys
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from explicit_learning.accounting.binding import Binding, log_file
-from explicit_learning.accounting.frontier import Frontier, RankFrontiers
+from explicit_learning.accounting.frontier import Frontier, RankFrontiers, prefixes
 from explicit_learning.accounting.ledger import Seen, read_ledger
 from explicit_learning.accounting.trace import read_trace
 from explicit_learning.errors import Context, ExitCode, found_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Mapping
 
     from explicit_learning.accounting.rows import LedgerEntry, TraceRow
     from explicit_learning.errors import Fault
+    from explicit_learning.files.tree import Tree
     from explicit_learning.plan.typed_plan import Plan
 
 __all__ = ["RankRecount", "recount_rank"]
@@ -31,7 +31,6 @@ __all__ = ["RankRecount", "recount_rank"]
 GATE = "completion"
 FIX = "report this as a defect, with the run directory (CONTRIBUTING.md says where): the run is not complete"
 CONTEXT = Context(gate=GATE, fix=FIX, exit_code=ExitCode.INTERNAL)
-CHUNK = 1 << 20
 IDENTITY = ("run_id", "slot_id", "visit", "generation", "token_count")
 
 
@@ -69,7 +68,7 @@ class RankRecount:
 class _Counter:
     """The running numbers of `recount_rank`."""
 
-    def __init__(self, arm: str, base_ids: Mapping[str, str]) -> None:
+    def __init__(self, arm: str, base_ids: Mapping[str, str] | None) -> None:
         self.arm, self.base_ids = arm, base_ids
         self.rows = self.trace_rows = self.tokens = self.trace_tokens = self.malformed = self.truncated = 0
         self.seen = Seen()
@@ -98,7 +97,7 @@ class _Counter:
             self.fault("ids", where, found, f"{row.token_count}, its token count")
         if row.arm != self.arm:
             self.fault("arm", where, f"arm {found_text(row.arm)}", f"{found_text(self.arm)}, as in the plan")
-        if row.base_id != (base_id := self.base_ids.get(row.slot_id)):
+        if self.base_ids is not None and row.base_id != (base_id := self.base_ids.get(row.slot_id)):
             expected = f"{found_text(base_id)}, as in the slot" if base_id else "a slot of the dataset"
             self.fault("base_id", where, f"base item {found_text(row.base_id)} of slot {row.slot_id}", expected)
 
@@ -106,14 +105,22 @@ class _Counter:
         self.faults.setdefault(kind, CONTEXT.fault(file=where, found=found, expected=expected))
 
 
-def recount_rank(run: Path, plan: Plan, rank: int, *, base_ids: Mapping[str, str]) -> RankRecount:
+def recount_rank(
+    tree: Tree,
+    plan: Plan,
+    rank: int,
+    *,
+    base_ids: Mapping[str, str] | None,
+    visit: Callable[[int, LedgerEntry | None, TraceRow | None], None] | None = None,
+) -> RankRecount:
     """Count one rank's ledger and trace.
 
     Args:
-        run: The run directory.
+        tree: The run directory's files.
         plan: The plan: both files must be bound to it.
         rank: The rank.
-        base_ids: Each slot's base item, by slot id: every row of the trace must name it.
+        base_ids: Each slot's base item, by slot id: every row of the trace must name it. ``None`` leaves that out.
+        visit: Called with the number of each line after the header, and with what ledger and trace have there.
 
     Raises:
         Refusal: If a file is missing, is bound to something else, or has a line that breaks its schema.
@@ -121,13 +128,17 @@ def recount_rank(run: Path, plan: Plan, rank: int, *, base_ids: Mapping[str, str
     """
     binding, counter = Binding.of(plan, rank), _Counter(plan.arm, base_ids)
     ledger, trace = log_file("ledger", rank), log_file("trace", rank)
-    for number, (entry, scored) in enumerate(zip_longest(read_ledger(run, binding), read_trace(run, binding)), start=2):
+    entries_at, scores_at = tree.place(ledger), tree.place(trace)
+    pairs = zip_longest(read_ledger(tree, binding), read_trace(tree, binding))
+    for number, (entry, scored) in enumerate(pairs, start=2):
         if entry is not None:
-            counter.entry(entry, f"{ledger}:{number}", binding.num_generations)
+            counter.entry(entry, f"{entries_at}:{number}", binding.num_generations)
         if scored is not None:
-            counter.score(scored, f"{trace}:{number}")
+            counter.score(scored, f"{scores_at}:{number}")
         if entry is not None and scored is not None:
-            _compare(entry, scored, f"{trace}:{number}", counter)
+            _compare(entry, scored, f"{scores_at}:{number}", counter)
+        if visit is not None:
+            visit(number, entry, scored)
     return RankRecount(
         rank=rank,
         ceiling=binding.rank_ceiling,
@@ -140,8 +151,8 @@ def recount_rank(run: Path, plan: Plan, rank: int, *, base_ids: Mapping[str, str
         zero_variance_groups=sum(len(rewards) <= 1 for rewards in counter.rewards.values()),
         frontiers=RankFrontiers(
             rank=rank,
-            ledger=_end(run, ledger, counter.rows, counter.tokens),
-            trace=_end(run, trace, counter.trace_rows, counter.trace_tokens),
+            ledger=_end(tree, ledger, counter.rows, counter.tokens),
+            trace=_end(tree, trace, counter.trace_rows, counter.trace_tokens),
         ),
         faults=tuple(counter.faults.values()),
     )
@@ -153,10 +164,7 @@ def _compare(entry: LedgerEntry, scored: TraceRow, where: str, counter: _Counter
         counter.fault("pair", where, found_text(found), f"{found_text(expected)}, as in the ledger's same line")
 
 
-def _end(run: Path, file: str, rows: int, tokens: int) -> Frontier:
-    state, offset = hashlib.sha256(), 0
-    with (run / file).open("rb", buffering=0) as stream:
-        while chunk := stream.read(CHUNK):
-            state.update(chunk)
-            offset += len(chunk)
-    return Frontier(file=file, offset=offset, rows=rows, tokens=tokens, digest=state.hexdigest())
+def _end(tree: Tree, file: str, rows: int, tokens: int) -> Frontier:
+    with tree.open(file) as stream:
+        [whole] = prefixes(stream, [sys.maxsize])
+    return Frontier(file=file, offset=whole.offset, rows=rows, tokens=tokens, digest=whole.state.hexdigest())

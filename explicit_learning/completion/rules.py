@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from explicit_learning.plan.typed_plan import Plan
     from explicit_learning.rundir.rank_report import RankReport, RolloutReport
 
-__all__ = ["broken_completion_rules"]
+__all__ = ["broken_accounting_rules", "broken_completion_rules"]
 
 SHOWN = 5
 
@@ -58,16 +58,22 @@ def broken_completion_rules(
     ]
     if not plan.samples:
         return faults + list(_loss_tokens(plan, reports))
-    for recount in recounts:
-        faults += recount.faults
-    return [
-        *faults,
-        *_completions(plan, recounts),
-        *_generations(plan, recounts),
-        *_totals(recounts, reports),
-        *_trace_rows(recounts),
-        *_ceilings(recounts),
-    ]
+    return [*faults, *broken_accounting_rules(plan, recounts), *_totals(recounts, reports)]
+
+
+def broken_accounting_rules(plan: Plan, recounts: Sequence[RankRecount], *, finished: bool = True) -> list[Fault]:
+    """Return a fault for every rule that the ledgers and traces of an RL run break by themselves.
+
+    Args:
+        plan: The plan.
+        recounts: Each rank's ledger and trace, counted, by rank.
+        finished: Whether the run reached its last step: else completions may be missing, and the last ones may be in a
+            ledger only.
+    """
+    faults = [fault for recount in recounts for fault in recount.faults]
+    if finished:
+        faults += [*_completions(plan, recounts), *_generations(plan, recounts), *_trace_rows(recounts)]
+    return [*faults, *_ceilings(recounts)]
 
 
 def _steps(plan: Plan, reports: Sequence[RankReport]) -> Iterator[Fault]:

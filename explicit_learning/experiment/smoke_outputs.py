@@ -12,6 +12,7 @@ from explicit_learning.files.canonical import canonical_bytes, sha256_json
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.jsonl import read_rows
 from explicit_learning.files.schema import MISSING
+from explicit_learning.files.tree import FolderTree
 from explicit_learning.files.typed_json import to_json
 from explicit_learning.gates.resume import changes_of_node
 from explicit_learning.model_files.tensors import file_tensors_sha256
@@ -107,8 +108,9 @@ def difference_faults(run: Path, comparison: OutputComparison) -> list[Fault]:
 def _rows(run: Path, plan: Plan) -> Rows:
     """Return a run's rows of traces and metrics, by step and file."""
     found: Rows = {}
+    tree = FolderTree(run)
     for rank in range(plan.hardware.world_size) if plan.samples else ():
-        for scored in read_trace(run, Binding.of(plan, rank)):
+        for scored in read_trace(tree, Binding.of(plan, rank)):
             row = {name: value for name, value in to_json(scored).items() if name not in NO_OUTPUT}
             found.setdefault((scored.optimizer_step + 1, log_file("trace", rank)), []).append(row)
     for _, row in read_rows(run / layout.METRICS, gate=GATE):

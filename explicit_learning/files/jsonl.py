@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.errors import Fault
 
-__all__ = ["read_rows", "stream_rows", "write_rows"]
+__all__ = ["MAX_LINE_BYTES", "read_rows", "stream_rows", "write_rows"]
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 

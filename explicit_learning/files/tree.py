@@ -18,7 +18,7 @@ from explicit_learning.errors import Context, Refusal
 from explicit_learning.files.hashing import THREADS, sha256_stream
 from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.progress import progress
-from explicit_learning.files.regular import KINDS, open_regular
+from explicit_learning.files.regular import KINDS, NotRegularError, open_regular
 from explicit_learning.files.strict_json import MAX_BYTES, parse_json
 from explicit_learning.files.typed_json import parsed
 
@@ -80,8 +80,11 @@ class FolderTree:
         """Open a file of the list.
 
         Raises:
+            NotRegularError: If it is a link, or anything else but a file.
             OSError: If it is not in the list, or cannot be read.
         """
+        if name in self.others:
+            raise NotRegularError(errno.EINVAL, self.others[name], self.place(name))
         if name not in self.files:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.place(name))
         return open_regular(self.root / name)

@@ -18,6 +18,8 @@ from explicit_learning.accounting.ledger import Ledger
 from explicit_learning.accounting.rows import SampledCompletion
 from explicit_learning.accounting.set_aside import Discarded, discarded
 from explicit_learning.errors import Refusal
+from explicit_learning.files.jsonl import MAX_LINE_BYTES
+from explicit_learning.files.tree import FolderTree
 
 FILE = "accounting/rank-0/ledger.jsonl"
 BINDING = Binding(
@@ -94,7 +96,7 @@ def test_a_kill_between_copy_and_cut_counts_once(tmp_path: Path, step: str) -> N
     if step == "cut":
         os.truncate(tmp_path / FILE, frontier.offset)
     Ledger.open(tmp_path, BINDING, frontier).close()
-    assert discarded(tmp_path) == Discarded(completions=4, tokens=18)
+    assert discarded(FolderTree(tmp_path)) == Discarded(completions=4, tokens=18)
     assert [path.name for path in folder.iterdir()] == [f"ledger-0001-at-{frontier.offset}.jsonl"]
 
 
@@ -120,7 +122,19 @@ def test_a_row_set_aside_that_breaks_its_schema_is_not_counted(count: str, tmp_p
     with Ledger.open(tmp_path, BINDING, frontier) as ledger:
         assert ledger.set_aside is not None
         assert (ledger.set_aside.rows, ledger.set_aside.unreadable_rows, ledger.set_aside.tokens) == (4, 1, 11)
-    assert discarded(tmp_path) == Discarded(completions=4, tokens=11)
+    assert discarded(FolderTree(tmp_path)) == Discarded(completions=4, tokens=11)
+
+
+def test_a_row_set_aside_that_is_longer_than_any_row_is_one_row(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path, BINDING) as ledger:
+        frontier = ledger.frontier()
+        ledger.append(entries(range(1)))
+    with (tmp_path / FILE).open("ab") as stream:
+        stream.write(b"\0" * (2 * MAX_LINE_BYTES + 1) + b"\n")
+    with Ledger.open(tmp_path, BINDING, frontier) as ledger:
+        assert ledger.set_aside is not None
+        assert (ledger.set_aside.rows, ledger.set_aside.unreadable_rows, ledger.set_aside.torn_bytes) == (3, 1, 0)
+    assert discarded(FolderTree(tmp_path)).completions == 3
 
 
 FULL_DISK = """
@@ -186,4 +200,4 @@ def test_any_history_of_kills_leaves_the_same_bytes(
         size, floor = (run / FILE).stat().st_size, frontier.offset if frontier else 0
         os.truncate(run / FILE, floor + round(torn_at * (size - floor)))
     assert (run / FILE).read_bytes() == (straight / FILE).read_bytes()
-    assert discarded(run).tokens == lost
+    assert discarded(FolderTree(run)).tokens == lost

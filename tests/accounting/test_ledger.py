@@ -16,6 +16,7 @@ from explicit_learning.accounting.rows import LedgerEntry, SampledCompletion
 from explicit_learning.accounting.set_aside import Discarded, SetAside, discarded
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.schema import validate
+from explicit_learning.files.tree import FolderTree
 from explicit_learning.files.typed_json import to_json
 
 if TYPE_CHECKING:
@@ -111,9 +112,9 @@ def test_rows_beyond_the_frontier_are_set_aside_and_may_come_again(tmp_path: Pat
         assert ledger.frontier() == frontier
         ledger.append([entry(generation=1, token_count=6), entry(generation=2, token_count=8)])
     assert (tmp_path / FILE).read_bytes() == uninterrupted
-    assert discarded(tmp_path) == Discarded(completions=2, tokens=14)
+    assert discarded(FolderTree(tmp_path)) == Discarded(completions=2, tokens=14)
     Ledger.open(tmp_path, binding, frontier).close()
-    assert discarded(tmp_path) == Discarded(completions=4, tokens=28)
+    assert discarded(FolderTree(tmp_path)) == Discarded(completions=4, tokens=28)
 
 
 def test_frontier_none_starts_over(tmp_path: Path, binding: Binding) -> None:
@@ -231,7 +232,7 @@ def test_a_closed_ledger_says_so(tmp_path: Path, binding: Binding) -> None:
 def test_entries_are_read_back_typed(tmp_path: Path, binding: Binding) -> None:
     with Ledger.open(tmp_path, binding) as ledger:
         ledger.append([entry(), entry(generation=1, token_count=7)])
-    assert list(read_ledger(tmp_path, binding)) == [
+    assert list(read_ledger(FolderTree(tmp_path), binding)) == [
         LedgerEntry(run_id="digits-answer_grpo-0", slot_id="s1", visit=0, generation=0, token_count=5),
         LedgerEntry(run_id="digits-answer_grpo-0", slot_id="s1", visit=0, generation=1, token_count=7),
     ]
@@ -244,7 +245,7 @@ def test_an_entry_that_breaks_its_schema_is_not_written(tmp_path: Path, binding:
         assert [fault.pointer for fault in refusal.value.faults] == ["/slot_id"]
         assert refusal.value.exit_code == ExitCode.INTERNAL
         ledger.append([entry()])
-    assert len(list(read_ledger(tmp_path, binding))) == 1
+    assert len(list(read_ledger(FolderTree(tmp_path), binding))) == 1
 
 
 def test_a_header_that_breaks_its_schema_is_not_written(tmp_path: Path, binding: Binding) -> None:

@@ -13,7 +13,9 @@ from explicit_learning.accounting.rows import ScoredCompletion, TraceRow
 from explicit_learning.accounting.trace import Trace, read_trace
 from explicit_learning.data.equality import Choice
 from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.files.jsonl import MAX_LINE_BYTES
 from explicit_learning.files.schema import load_schema, validate
+from explicit_learning.files.tree import FolderTree
 from explicit_learning.files.typed_json import to_json
 
 if TYPE_CHECKING:
@@ -86,7 +88,7 @@ def test_rows_beyond_the_frontier_are_set_aside(tmp_path: Path, binding: Binding
 def test_a_written_row_is_read_back_typed(tmp_path: Path, binding: Binding) -> None:
     with Trace.open(tmp_path, binding, arm=ARM, running_commit=COMMIT) as trace:
         trace.append([ROW])
-    (row,) = read_trace(tmp_path, binding)
+    (row,) = read_trace(FolderTree(tmp_path), binding)
     identity = {
         "run_id": binding.run_id,
         "arm": ARM,
@@ -117,7 +119,7 @@ def test_a_row_that_breaks_its_schema_is_not_written(
         assert [fault.pointer for fault in refusal.value.faults] == [pointer]
         assert refusal.value.exit_code == ExitCode.INTERNAL
         assert trace.rows == 0
-    assert list(read_trace(tmp_path, binding)) == []
+    assert list(read_trace(FolderTree(tmp_path), binding)) == []
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,7 @@ def test_a_changed_file_is_refused_when_it_is_read(
     assert change[0] in text
     (tmp_path / FILE).write_text(text.replace(*change, 1))
     with pytest.raises(Refusal) as refusal:
-        list(read_trace(tmp_path, binding))
+        list(read_trace(FolderTree(tmp_path), binding))
     (fault,) = refusal.value.faults
     assert (fault.file, fault.pointer) == (f"{tmp_path / FILE}:{line}", pointer)
     assert refusal.value.exit_code == ExitCode.CONTRACT
@@ -152,7 +154,7 @@ def test_an_empty_file_is_refused_when_it_is_read(tmp_path: Path, binding: Bindi
     (tmp_path / FILE).parent.mkdir(parents=True)
     (tmp_path / FILE).touch()
     with pytest.raises(Refusal, match="an empty file"):
-        list(read_trace(tmp_path, binding))
+        list(read_trace(FolderTree(tmp_path), binding))
 
 
 def test_a_pipe_in_place_of_a_trace_is_refused_and_not_waited_for(tmp_path: Path, binding: Binding) -> None:
@@ -163,3 +165,24 @@ def test_a_pipe_in_place_of_a_trace_is_refused_and_not_waited_for(tmp_path: Path
     (fault,) = caught.value.faults
     assert (fault.file, fault.found, fault.exit_code) == (str(tmp_path / FILE), "a pipe", ExitCode.CONTRACT)
     assert fault.fix.startswith("restore the run directory from a copy")
+
+
+def test_a_link_in_place_of_a_trace_is_refused_and_not_followed(tmp_path: Path, binding: Binding) -> None:
+    with Trace.open(tmp_path, binding, arm=ARM, running_commit=COMMIT) as trace:
+        trace.append([ROW])
+    (tmp_path / FILE).rename(tmp_path / "elsewhere")
+    (tmp_path / FILE).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(Refusal) as refusal:
+        list(read_trace(FolderTree(tmp_path), binding))
+    (fault,) = refusal.value.faults
+    assert (fault.file, fault.found, fault.expected) == (str(tmp_path / FILE), "a link", "a regular file")
+
+
+def test_a_line_without_end_is_refused_before_it_fills_the_memory(tmp_path: Path, binding: Binding) -> None:
+    with Trace.open(tmp_path, binding, arm=ARM, running_commit=COMMIT) as trace:
+        trace.append([ROW])
+    with (tmp_path / FILE).open("r+b") as stream:
+        stream.truncate(5 << 30)  # a hole: it takes no room on the disk
+    with pytest.raises(Refusal, match=f"a line of more than {MAX_LINE_BYTES:,} bytes") as refusal:
+        list(read_trace(FolderTree(tmp_path), binding))
+    assert refusal.value.faults[0].file == f"{tmp_path / FILE}:3"

@@ -13,6 +13,7 @@ from explicit_learning.arms import ARMS
 from explicit_learning.completion.recount import RankRecount, recount_rank
 from explicit_learning.completion.rules import _must_have_gradient, broken_completion_rules
 from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.files.tree import FolderTree
 from explicit_learning.rundir.rank_report import LossTerm, TrainableParameter
 from tests.support.finished_run import PASSES, RANKS, SLOTS, Run, plan_document, row
 
@@ -24,7 +25,7 @@ BASE_IDS = {slot.slot_id: slot.base_id for slot in SLOTS}
 
 
 def recounts(run: Run) -> list[RankRecount]:
-    return [recount_rank(run.folder, run.plan, rank, base_ids=BASE_IDS) for rank in range(RANKS)]
+    return [recount_rank(FolderTree(run.folder), run.plan, rank, base_ids=BASE_IDS) for rank in range(RANKS)]
 
 
 def broken(run: Run, **changes: Any) -> list[tuple[str | None, str]]:
@@ -32,7 +33,7 @@ def broken(run: Run, **changes: Any) -> list[tuple[str | None, str]]:
     reports = run.reports(TENSORS, **changes)
     faults = broken_completion_rules(run.plan, counted, reports, adapter_tensors_sha256=TENSORS)
     assert all(fault.exit_code == ExitCode.INTERNAL for fault in faults)
-    return [(fault.pointer or fault.file, fault.found) for fault in faults]
+    return [(fault.pointer or str(fault.file).removeprefix(f"{run.folder}/"), fault.found) for fault in faults]
 
 
 def test_a_whole_run_breaks_no_rule_and_is_counted(rl: Run) -> None:
@@ -329,9 +330,9 @@ def test_a_ledger_row_too_few(whole: Run) -> None:
         "/completions",
         "/generations",
         "/groups",
+        "/trace",
         "/completions",
         "/sampled_tokens",
-        "/trace",
     ]
 
 
@@ -366,7 +367,7 @@ def test_a_trace_row_of_another_arm_or_base_item(whole: Run, old: str, new: str,
 
 def test_a_trace_row_of_a_slot_that_the_dataset_lacks(whole: Run) -> None:
     known = {name: base for name, base in BASE_IDS.items() if name != "s0.r0"}
-    (fault,) = recount_rank(whole.folder, whole.plan, 0, base_ids=known).faults
+    (fault,) = recount_rank(FolderTree(whole.folder), whole.plan, 0, base_ids=known).faults
     assert (fault.found, fault.expected) == ('base item "b-s0.r0" of slot s0.r0', "a slot of the dataset")
 
 
@@ -382,7 +383,7 @@ def test_a_doubled_ledger_row(whole: Run) -> None:
 def test_a_row_without_a_field(whole: Run) -> None:
     edit(whole.folder / "accounting/rank-0/trace.jsonl", '"terminated":true,', "")
     with pytest.raises(Refusal) as refusal:
-        recount_rank(whole.folder, whole.plan, 0, base_ids=BASE_IDS)
+        recount_rank(FolderTree(whole.folder), whole.plan, 0, base_ids=BASE_IDS)
     (fault,) = refusal.value.faults
     assert (str(fault.file)[-len("rank-0/trace.jsonl:2") :], fault.pointer) == ("rank-0/trace.jsonl:2", "/terminated")
 
@@ -398,7 +399,7 @@ def test_more_tokens_than_the_ceiling(whole: Run) -> None:
 def test_a_ledger_of_another_run_is_refused(whole: Run, tmp_path: Path) -> None:
     other = Run.of(tmp_path / "run", plan_document(seed=1))
     with pytest.raises(Refusal) as refusal:
-        recount_rank(whole.folder, other.plan, 0, base_ids=BASE_IDS)
+        recount_rank(FolderTree(whole.folder), other.plan, 0, base_ids=BASE_IDS)
     assert [fault.pointer for fault in refusal.value.faults] == ["/frozen_config_sha256"]
 
 

@@ -20,6 +20,7 @@ from explicit_learning.data.slots import training_order
 from explicit_learning.errors import ExitCode
 from explicit_learning.files.resources import PROMPTS
 from explicit_learning.files.schema import validate
+from explicit_learning.files.tree import FolderTree
 from explicit_learning.files.typed_json import from_json
 from explicit_learning.inputs.sft_pass import sft_order
 from explicit_learning.model_files.tensors import file_tensors_sha256
@@ -240,7 +241,7 @@ def test_work_that_a_kill_makes_necessary_again_is_counted_once(
         shutil.rmtree(run / name)
     again = launch_ranks(plan, run, resume="checkpoint-4")
     assert (whole.status, again.status) == ("completed", "completed")
-    assert discarded(run).completions == 64
+    assert discarded(FolderTree(run)).completions == 64
     assert _computed(again) == _computed(whole) == _expected(_plan(plan), run)
     assert not all(row["terminated"] for row in traces(run))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.accounting.set_aside import discarded
 from explicit_learning.files.atomic import TEMPORARY_PREFIX
+from explicit_learning.files.tree import FolderTree
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,7 +90,7 @@ def _records(run: Path) -> list[str]:
     if (manifest["status"], manifest["trained"]) != ("completed", True):
         wrong.append(f"run-manifest.json: {manifest['status']}, trained {manifest['trained']}")
     if counts["discarded_tokens"] is not None:
-        aside = discarded(run)
+        aside = discarded(FolderTree(run))
         if (counts["discarded_completions"], counts["discarded_tokens"]) != (aside.completions, aside.tokens):
             wrong.append("training-complete.json: discarded completions are not those that were set aside")
     return wrong
