@@ -45,14 +45,12 @@ def run(args: argparse.Namespace) -> ExitCode:
         Refusal: If the command line, the key or the run cannot be read.
     """
     if args.require_signed and args.key is None:
-        found, expected = "--require-signed without --key", "--key with the signer's public key"
-        raise CONTEXT.refusal(found=found, expected=expected)
+        expected = "--key with the signer's public key"
+        raise CONTEXT.refusal(found="--require-signed without --key", expected=expected)
     key = None if args.key is None else _key(args.key)
     try:
         tree = open_run(args.run)
-        found = verify_run(
-            tree, key=key, require_signed=args.require_signed, deep=args.deep, plan_file=args.plan
-        )
+        found = verify_run(tree, key=key, require_signed=args.require_signed, deep=args.deep, plan_file=args.plan)
     except OSError as error:
         raise Refusal(read_fault(error, Path(error.filename or args.run), gate="verify")) from None
     if not args.json:

@@ -160,18 +160,20 @@ def count_run(finished: FinishedRun) -> Counts:
         sft_loss_tokens=first.sft_loss_tokens,
         sft_loss_token_ceiling=budget.max_sft_loss_tokens,
         sampled_token_ceiling=budget.max_completion_tokens_per_run,
-        **(sampled if recounts else dict.fromkeys(sampled)),
+        **sampled,
     )
 
 
 def sampled_counts(recounts: Sequence[RankRecount], lost: Discarded) -> dict[str, Any]:
-    """Return the marker's counts of an RL run that follow from ledgers and traces, under their names in `Counts`.
+    """Return the marker's counts that follow from ledgers and traces, under their names in `Counts`.
+
+    All are ``None`` in SFT arms, which sample nothing.
 
     Args:
-        recounts: Each rank's ledger and trace, counted, by rank.
+        recounts: Each rank's ledger and trace, counted, by rank; none in SFT arms.
         lost: What was set aside.
     """
-    return {
+    sampled: dict[str, Any] = {
         "sampled_tokens": sum(recount.tokens for recount in recounts),
         "completions": sum(recount.rows for recount in recounts),
         "unique_prompt_groups": len({group for recount in recounts for group in recount.groups}),
@@ -183,6 +185,7 @@ def sampled_counts(recounts: Sequence[RankRecount], lost: Discarded) -> dict[str
         "discarded_completions": lost.completions,
         "discarded_tokens": lost.tokens,
     }
+    return sampled if recounts else dict.fromkeys(sampled)
 
 
 def last_values(log: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -82,9 +82,7 @@ def safetensors_header(path: Path, context: Context = CONTEXT) -> dict[str, Tens
         return read_header(stream, file=str(path), size=path.stat().st_size, context=context)[0]
 
 
-def read_header(
-    stream: BinaryIO, *, file: str, size: int, context: Context
-) -> tuple[dict[str, TensorEntry], int]:
+def read_header(stream: BinaryIO, *, file: str, size: int, context: Context) -> tuple[dict[str, TensorEntry], int]:
     """Return the entries by tensor name, in the order of their data, and the offset at which the data starts.
 
     Args:

@@ -69,7 +69,11 @@ def consistency_faults(tree: Tree, record: RunRecord, hashes: Mapping[str, str])
 
 
 def _different(
-    file: str, pointer: str, found: Any, expected: Any, source: str  # noqa: ANN401 - what a document holds
+    file: str,
+    pointer: str,
+    found: Any,
+    expected: Any,
+    source: str,  # noqa: ANN401 - what a document holds
 ) -> Iterator[Fault]:
     """Yield a fault if a field is not what it is computed from."""
     if found != expected:
@@ -94,8 +98,7 @@ def _completion(
 ) -> Iterator[Fault]:
     """The manifest says that the run is complete if, and only if, the marker does."""
     file = tree.place(layout.RUN_MANIFEST)
-    complete = marker is not None
-    if not complete:
+    if marker is None:
         if manifest.status == "completed":
             expected = f"the file, for {layout.RUN_MANIFEST} says that the run is completed"
             yield CONTEXT.fault(file=tree.place(layout.COMPLETION_MARKER), found="no such file", expected=expected)
@@ -163,8 +166,12 @@ def _marked_files(tree: Tree, record: RunRecord, hashes: Mapping[str, str]) -> I
             elif (found := hashes.get(f"{prefix}{name}")) not in {None, entry.sha256}:
                 yield CONTEXT.fault(file=place, found=f"SHA-256 {found}", expected=expected)
             elif (size := tree.files[f"{prefix}{name}"]) != entry.bytes:
-                yield CONTEXT.fault(file=tree.place(own), pointer=f"/files/{name}/bytes", found=f"{entry.bytes:,}",
-                                    expected=f"{size:,}, the length of the file")
+                yield CONTEXT.fault(
+                    file=tree.place(own),
+                    pointer=f"/files/{name}/bytes",
+                    found=f"{entry.bytes:,}",
+                    expected=f"{size:,}, the length of the file",
+                )
 
 
 def _launch_steps(tree: Tree, record: RunRecord) -> Iterator[Fault]:
@@ -185,9 +192,7 @@ def _launch_steps(tree: Tree, record: RunRecord) -> Iterator[Fault]:
         yield CONTEXT.fault(file=tree.place(layout.LAUNCHES), found=f"{reached} steps", expected=expected)
 
 
-def _checkpoints(
-    tree: Tree, record: RunRecord, marker: CompletionMarker, hashes: Mapping[str, str]
-) -> Iterator[Fault]:
+def _checkpoints(tree: Tree, record: RunRecord, marker: CompletionMarker, hashes: Mapping[str, str]) -> Iterator[Fault]:
     """The marker lists exactly the complete checkpoints."""
     expected = tuple(
         CheckpointEntry(
@@ -211,7 +216,9 @@ def _checkpoints(
 def _launches(tree: Tree, record: RunRecord, marker: CompletionMarker) -> Iterator[Fault]:
     file, launches = tree.place(layout.COMPLETION_MARKER), record.launches
     if not launches:
-        yield CONTEXT.fault(file=tree.place(layout.LAUNCHES), found="no record that can be read", expected="every launch")
+        yield CONTEXT.fault(
+            file=tree.place(layout.LAUNCHES), found="no record that can be read", expected="every launch"
+        )
         return
     steps, measured = marker.counts.optimizer_steps, marker.launches.measured
     expected = launch_entries(launches, steps=steps, measured=measured).records
@@ -226,16 +233,14 @@ def _launches(tree: Tree, record: RunRecord, marker: CompletionMarker) -> Iterat
     machines = machines_of(launches)
     if marker.machines != machines:
         count = f"{len(marker.machines)} machines"
-        right = f"the {len(machines)} machines of the records in {layout.LAUNCHES}/, each as it is there"
-        yield CONTEXT.fault(file=file, pointer="/machines", found=count, expected=right)
+        stated = f"the {len(machines)} machines of the records in {layout.LAUNCHES}/, each as it is there"
+        yield CONTEXT.fault(file=file, pointer="/machines", found=count, expected=stated)
     elif marker.differences != differences(machines):
-        count, right = f"{len(marker.differences)} differences", "what differs between the machines, computed again"
-        yield CONTEXT.fault(file=file, pointer="/differences", found=count, expected=right)
+        count, stated = f"{len(marker.differences)} differences", "what differs between the machines, computed again"
+        yield CONTEXT.fault(file=file, pointer="/differences", found=count, expected=stated)
 
 
-def _adapter(
-    tree: Tree, record: RunRecord, marker: CompletionMarker, hashes: Mapping[str, str]
-) -> Iterator[Fault]:
+def _adapter(tree: Tree, record: RunRecord, marker: CompletionMarker, hashes: Mapping[str, str]) -> Iterator[Fault]:
     file, prefix = tree.place(layout.COMPLETION_MARKER), f"{layout.FINAL_ADAPTER}/"
     present = {name.removeprefix(prefix): hashes.get(name) for name in tree.files if name.startswith(prefix)}
     present = {name: sha256 for name, sha256 in present.items() if layout.is_covered(f"{prefix}{name}")}

@@ -48,9 +48,7 @@ def _equal(file: str, pointer: str, found: Any, expected: Any, source: str) -> I
         yield CONTEXT.fault(file=file, pointer=pointer, found=found_text(to_json(found)), expected=expected_text)
 
 
-def _audit(
-    tree: Tree, record: RunRecord, name: str, audit: ResumeAudit, hashes: Mapping[str, str]
-) -> Iterator[Fault]:
+def _audit(tree: Tree, record: RunRecord, name: str, audit: ResumeAudit, hashes: Mapping[str, str]) -> Iterator[Fault]:
     file, wrong = tree.place(name), audit_faults(audit)
     yield from _equal(file, "/passed", audit.passed, not wrong, "as its own comparisons say")
     if record.marker is not None:
@@ -68,8 +66,8 @@ def _audit(
     launches = {launch.start.launch_id: launch.start.checkpoint for launch in record.launches}
     yield from _equal(file, "/checkpoint", audit.checkpoint, launches.get(audit.launch_id), "as its launch recorded")
     if audit.boundary is not None:
-        expected = hashes.get(layout.SMOKE_BOUNDARY)
-        yield from _equal(file, "/boundary/file_sha256", audit.boundary.file_sha256, expected, "the boundary's hash")
+        sha256 = hashes.get(layout.SMOKE_BOUNDARY)
+        yield from _equal(file, "/boundary/file_sha256", audit.boundary.file_sha256, sha256, "the boundary's hash")
     for rank in audit.ranks:
         yield from _against_checkpoint(tree, file, audit, rank.rank)
 
@@ -109,7 +107,11 @@ def _probe(tree: Tree, record: RunRecord, hashes: Mapping[str, str]) -> Iterator
     if plan.run_mode == "smoke" and record.launches:
         last, wanted = record.launches[-1].start, layout.checkpoint_name(SMOKE_STOP_STEP)
         yield from _equal(
-            tree.place(layout.launch_start_file(last.launch_id)), "/checkpoint", last.checkpoint, wanted, "as a smoke run resumes"
+            tree.place(layout.launch_start_file(last.launch_id)),
+            "/checkpoint",
+            last.checkpoint,
+            wanted,
+            "as a smoke run resumes",
         )
         passed = [
             audit

@@ -41,9 +41,7 @@ def measurement_faults(
     file = tree.place(layout.COMPLETION_MARKER)
     sha256 = marker.adapter.tensors_sha256
     for fault in broken_completion_rules(plan, recounts, _reports(plan, marker), adapter_tensors_sha256=sha256):
-        yield CONTEXT.fault(
-            file=fault.file or file, pointer=fault.pointer, found=fault.found, expected=fault.expected
-        )
+        yield CONTEXT.fault(file=fault.file or file, pointer=fault.pointer, found=fault.found, expected=fault.expected)
     counts = to_json(marker.counts)
     expected = sampled_counts(recounts, lost) | {
         "sft_loss_token_ceiling": plan.budget.max_sft_loss_tokens,

@@ -171,5 +171,3 @@ def _check_others(tree: Tree, collector: FaultCollector) -> None:
             else:
                 if schema is not None:
                     collector.extend(validate(value, schema, gate=GATE, file=tree.place(name)))
-
-

@@ -135,7 +135,11 @@ def _key_beside(tree: Tree, beside: str | None, collector: FaultCollector) -> SS
 
 def _subjects(value: Any) -> dict[str, str] | None:  # noqa: ANN401 - any JSON value
     """Return the subjects of a statement, each with its digest; ``None`` if it has another form."""
-    if not isinstance(value, dict) or value.get("_type") != STATEMENT_TYPE or not isinstance(value.get("subject"), list):
+    if (
+        not isinstance(value, dict)
+        or value.get("_type") != STATEMENT_TYPE
+        or not isinstance(value.get("subject"), list)
+    ):
         return None
     found: dict[str, str] = {}
     for subject in value["subject"]:
@@ -176,7 +180,9 @@ def rebuilt_faults(tree: Tree, statement: CheckedStatement, hashes: Mapping[str,
     elif json.loads(statement.payload) == expected_value:
         yield at.fault(pointer="/payload", found="JSON in another form", expected="canonical JSON (RFC 8785)")
     elif statement.subjects == dict(hashes):
-        yield at.fault(pointer="/subject", found="subjects in another form or order", expected="name and sha256, sorted")
+        yield at.fault(
+            pointer="/subject", found="subjects in another form or order", expected="name and sha256, sorted"
+        )
 
 
 def _signed_by(value: dict[str, Any]) -> Any:  # noqa: ANN401 - any JSON value

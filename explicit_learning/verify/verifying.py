@@ -184,9 +184,7 @@ class _Verifier:
             fix="finish the run with `el run PLAN` and the same folder, then verify it",
         )
 
-    def _statement(
-        self, record: RunRecord, hashes: dict[str, str]
-    ) -> tuple[CheckedStatement | None, FileSet | None]:
+    def _statement(self, record: RunRecord, hashes: dict[str, str]) -> tuple[CheckedStatement | None, FileSet | None]:
         """Check the statement, and the files against it."""
         tree, name = self.tree, layout.statement_file()
         if name not in tree.files:
