@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.files.canonical import canonical_bytes
 from explicit_learning.files.strict_json import parse_json
-from explicit_learning.files.typed_json import document, parsed
+from explicit_learning.files.typed_json import document, parsed, to_json
 
 if TYPE_CHECKING:
     from securesystemslib.signer import CryptoSigner, SSlibKey
@@ -43,12 +43,13 @@ class EnvelopeDocument:
     signatures: tuple[EnvelopeSignature, ...]
 
     def payload_bytes(self) -> bytes | None:
-        """Return the payload; ``None`` if it is not base64 in the one form that is written."""
-        try:
-            data = base64.b64decode(self.payload, validate=True)
-        except (binascii.Error, ValueError):
-            return None
-        return data if base64.b64encode(data).decode() == self.payload else None
+        """Return the payload; ``None`` if it is not base64."""
+        return _decoded(self.payload)
+
+    def written_bytes(self) -> bytes:
+        """Return the bytes of the file in the one form that `wrap` writes."""
+        payload = base64.b64encode(self.payload_bytes() or b"").decode()
+        return _file({"payload": payload, "payloadType": self.payloadType, "signatures": to_json(self.signatures)})
 
 
 def wrap(statement: dict[str, Any], signer: CryptoSigner | None) -> bytes:
@@ -63,7 +64,19 @@ def wrap(statement: dict[str, Any], signer: CryptoSigner | None) -> bytes:
     envelope = Envelope(canonical_bytes(statement), PAYLOAD_TYPE, {})
     if signer is not None:
         envelope.sign(signer)
-    return canonical_bytes(envelope.to_dict()) + b"\n"
+    return _file(envelope.to_dict())
+
+
+def _file(envelope: dict[str, Any]) -> bytes:
+    return canonical_bytes(envelope) + b"\n"
+
+
+def _decoded(text: str) -> bytes | None:
+    """Return what a base64 text stands for, in either alphabet, as the specification asks of readers."""
+    try:
+        return base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True)
+    except (binascii.Error, ValueError):
+        return None
 
 
 def read_envelope(data: bytes, at: Context) -> EnvelopeDocument:
@@ -86,13 +99,15 @@ def signature_holds(envelope: EnvelopeDocument, key: SSlibKey) -> bool:
     from securesystemslib.exceptions import VerificationError
     from securesystemslib.signer import Signature
 
-    payload = envelope.payload_bytes()
-    if payload is None or len(envelope.signatures) != 1:
+    if len(envelope.signatures) != 1:
         return False
     [found] = envelope.signatures
+    payload, signature = envelope.payload_bytes(), _decoded(found.sig)
+    if payload is None or signature is None:
+        return False
+    signatures = {found.keyid: Signature(found.keyid, signature.hex())}
     try:
-        signature = Signature(found.keyid, base64.b64decode(found.sig, validate=True).hex())
-        Envelope(payload, envelope.payloadType, {found.keyid: signature}).verify([key], 1)
-    except (VerificationError, ValueError):
+        Envelope(payload, envelope.payloadType, signatures).verify([key], 1)
+    except VerificationError:
         return False
     return True

@@ -8,7 +8,7 @@ hash that covers it still contradicts the rest.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from explicit_learning.completion.launches import differences, launch_entries, machines_of
 from explicit_learning.completion.marker import last_values
@@ -71,9 +71,9 @@ def consistency_faults(tree: Tree, record: RunRecord, hashes: Mapping[str, str])
 def _different(
     file: str,
     pointer: str,
-    found: Any,
-    expected: Any,
-    source: str,  # noqa: ANN401 - what a document holds
+    found: object,
+    expected: object,
+    source: str,
 ) -> Iterator[Fault]:
     """Yield a fault if a field is not what it is computed from."""
     if found != expected:
@@ -278,7 +278,7 @@ def _tensors(tree: Tree, name: str) -> Generator[Fault, None, dict[str, TensorDi
 def _parameters(
     file: str, marker: CompletionMarker, tensors: Mapping[str, TensorDigest], weights: str
 ) -> Iterator[Fault]:
-    """The trained parameters are those of the saved adapter: their names (PEFT leaves the adapter's own out), shapes."""
+    """The trained parameters are those of the saved adapter, where PEFT leaves the adapter's name out of theirs."""
     again = Parameters.of(marker.parameters.tensors)
     for name in ("trainable", "sha256"):
         found, expected = getattr(marker.parameters, name), getattr(again, name)

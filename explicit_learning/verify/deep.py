@@ -1,4 +1,4 @@
-"""What a run was made from, hashed again: data, base model, prompt, initial adapter, and the image's bill of materials."""
+"""What a run was made from, hashed again: data, model, prompt, initial adapter, the image's bill of materials."""
 
 from __future__ import annotations
 

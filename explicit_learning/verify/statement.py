@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from securesystemslib.signer import SSlibKey
 
-    from explicit_learning.completion.envelope import EnvelopeDocument
     from explicit_learning.errors import Fault, FaultCollector
     from explicit_learning.files.tree import Tree
 
@@ -83,8 +82,7 @@ def check_envelope(
     except Refusal as refusal:
         collector.extend(refusal.faults)
         return None
-    canonical = canonical_bytes(_envelope_json(envelope)) + b"\n"
-    if data != canonical:
+    if data != envelope.written_bytes():
         collector.add(at.fault(found="an envelope in another form", expected="canonical JSON and one line break"))
     subjects = _subjects(value)
     if subjects is None:
@@ -114,11 +112,6 @@ def check_envelope(
         expected = f"a signature by {keyid} over this payload and {PAYLOAD_TYPE}"
         collector.add(SIGNATURE.fault(file=at.file, pointer="/signatures/0/sig", found="another", expected=expected))
     return replace(checked, keyid=keyid, signature_holds=holds)
-
-
-def _envelope_json(envelope: EnvelopeDocument) -> dict[str, Any]:
-    signatures = [{"keyid": each.keyid, "sig": each.sig} for each in envelope.signatures]
-    return {"payload": envelope.payload, "payloadType": envelope.payloadType, "signatures": signatures}
 
 
 def _key_beside(tree: Tree, beside: str | None, collector: FaultCollector) -> SSlibKey | None:
