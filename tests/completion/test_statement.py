@@ -21,11 +21,12 @@ from explicit_learning.rundir import layout
 from explicit_learning.rundir.completion_marker import read_marker
 from explicit_learning.rundir.launches import read_launches
 from explicit_learning.rundir.run_manifest import read_run_manifest
-from tests.support.finished_run import Run
 from tests.support.lifecycle import finish, kinds
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.support.finished_run import Run
 
 AT = Context(gate="statement", file="run.intoto.json", fix="-")
 NOT_COVERED = ("logs/", "tensorboard/", "evaluations/")
