@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.errors import Fault
 
-__all__ = ["OTHER_FOLDER", "ownership_faults", "require_own_folder"]
+__all__ = ["ACCOUNTING", "OTHER_FOLDER", "ownership_faults", "require_own_folder"]
 
 OTHER_FOLDER = "choose another folder (--out)"
 CONTEXT = Context(gate="output", fix=OTHER_FOLDER, exit_code=ExitCode.OUTPUT)
