@@ -25,7 +25,7 @@ from explicit_learning.files.strict_json import parse_json
 from explicit_learning.files.typed_json import parsed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
     from typing import BinaryIO
 
@@ -38,6 +38,7 @@ __all__ = [
     "SetAside",
     "StoredRows",
     "discarded",
+    "discarded_in",
     "read_stored",
     "set_aside_tail",
     "stored_rows",
@@ -153,7 +154,12 @@ def discarded(tree: Tree) -> Discarded:
     Raises:
         OSError: If a file cannot be read.
     """
-    counts = [part for part in stored_rows(tree) if part.kind == "ledger"]
+    return discarded_in(stored_rows(tree))
+
+
+def discarded_in(parts: Iterable[StoredRows]) -> Discarded:
+    """Add up what was set aside from ledgers; traces have the same completions, or fewer."""
+    counts = [part for part in parts if part.kind == "ledger"]
     return Discarded(completions=sum(part.rows for part in counts), tokens=sum(part.tokens for part in counts))
 
 

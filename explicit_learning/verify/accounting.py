@@ -7,10 +7,11 @@ the rows themselves, and from the plan, the slots and the tokenizer as far as th
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from explicit_learning.accounting.binding import log_file
-from explicit_learning.accounting.set_aside import discarded, stored_rows
+from explicit_learning.accounting.set_aside import discarded_in, stored_rows
 from explicit_learning.completion.marker import sampled_counts
 from explicit_learning.completion.recount import recount_rank
 from explicit_learning.completion.rules import broken_accounting_rules
@@ -19,7 +20,9 @@ from explicit_learning.data.slots import slot_manifest_sha256
 from explicit_learning.errors import Context, ExitCode, Refusal, found_text
 from explicit_learning.errors.collector import FaultCollector
 from explicit_learning.files.os_errors import read_fault
+from explicit_learning.files.progress import progress
 from explicit_learning.files.typed_json import to_json
+from explicit_learning.plan.geometry import Geometry
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.events import read_events
 from explicit_learning.rundir.owner import ACCOUNTING
@@ -29,11 +32,11 @@ from explicit_learning.verify.order import RankOrder, schedule_faults, seed_faul
 from explicit_learning.verify.trace_rows import TraceRows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from explicit_learning.accounting.rows import LedgerEntry, SampledCompletion, TraceRow
-    from explicit_learning.accounting.set_aside import StoredRows
+    from explicit_learning.accounting.set_aside import Discarded, StoredRows
     from explicit_learning.completion.recount import RankRecount
     from explicit_learning.data.rows import SlotRow
     from explicit_learning.errors import Fault
@@ -53,7 +56,7 @@ CONTEXT = Context(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class AccountingAnswer:
     """What came out.
 
@@ -61,11 +64,15 @@ class AccountingAnswer:
         faults: What is wrong.
         checked: What was looked at, as short sentences.
         not_checked: What could not be looked at, and why.
+        recounts: Each rank's ledger and trace, counted, by rank; none if one could not be read to its end.
+        lost: What was set aside; ``None`` if it could not be read.
     """
 
     faults: list[Fault] = field(default_factory=list)
     checked: list[str] = field(default_factory=list)
     not_checked: list[str] = field(default_factory=list)
+    recounts: list[RankRecount] = field(default_factory=list)
+    lost: Discarded | None = None
 
 
 def accounting_faults(
@@ -103,7 +110,7 @@ def accounting_faults(
     rows = TraceRows(plan, launches=launches, slots=own, decoder=decoder)
     _Verification(tree=tree, plan=plan, marker=marker, slots=own, rows=rows, result=result).run(marks, boundary)
     if decoder is not None:
-        result.checked.append("the text of each completion was decoded again from its token ids")
+        result.checked.append("the text of each completion against its token ids")
     return result
 
 
@@ -156,17 +163,20 @@ class _Verification:
         claims = claims_of_run(self.marker, marks, boundary)
         world = self.plan.hardware.world_size
         ranks = [_Rank(self, rank, [claim for claim in claims if claim.rank == rank]) for rank in range(world)]
-        recounts = [counted for rank in ranks if (counted := rank.read()) is not None]
+        planned = Geometry.of(self.plan).completions(self.plan.optimisation.max_steps)
+        with progress("computing rewards again", planned, "rows") as advance:
+            recounts = [counted for rank in ranks if (counted := rank.read(advance)) is not None]
         for rank in ranks:
             self.faults.extend(rank.frontier_faults())
         self.faults.extend(rank_faults(self.tree, self.plan, marker=self.marker, marks=marks, context=CONTEXT))
-        self.result.checked.append(f"{len(claims)} positions in ledgers and traces were measured again")
+        self.result.checked.append(f"{len(claims)} positions in ledgers and traces, measured again")
         self._order([rank.order for rank in ranks], whole=len(recounts) == world)
-        stored = self._stored()
+        self._stored()
         if len(recounts) == world:
+            self.result.recounts = recounts
             broken = broken_accounting_rules(self.plan, recounts, finished=self.finished)
             self.faults.extend(map(self._of_verification, broken))
-            self._counts(recounts, readable=stored is not None)
+            self._counts(recounts)
             self._tell(recounts)
         else:
             left = "the counts of all ranks were not compared"
@@ -176,20 +186,21 @@ class _Verification:
         if self.slots is not None:
             ids = [slot.slot_id for slot in self.slots]
             self.faults.extend(schedule_faults(orders, self.plan, ids, CONTEXT))
-            self.result.checked.append("each slot visit was compared with the schedule of data_seed")
+            self.result.checked.append("the order of slot visits against the schedule of data_seed")
         elif whole:
             self.faults.extend(seed_faults(orders, self.plan, CONTEXT))
-            self.result.checked.append("the order of the slots that the traces name was compared with data_seed")
+            self.result.checked.append("the order of the slots that the traces name against data_seed")
         else:
             left = "the order of the slots was not compared with data_seed"
             self.result.not_checked.append(f"a ledger or trace could not be read to its end: {left}")
 
-    def _counts(self, recounts: Sequence[RankRecount], *, readable: bool) -> None:
+    def _counts(self, recounts: Sequence[RankRecount]) -> None:
         """Compare the marker's counts with those of ledgers, traces and set-aside rows."""
-        if self.marker is None or not readable:
+        lost = self.result.lost
+        if self.marker is None or lost is None:
             return
         at = CONTEXT.at(self.tree.place(layout.COMPLETION_MARKER))
-        for name, counted in sampled_counts(recounts, discarded(self.tree)).items():
+        for name, counted in sampled_counts(recounts, lost).items():
             if (told := getattr(self.marker.counts, name)) != counted:
                 expected = f"{found_text(to_json(counted))}, counted from ledgers and traces"
                 self.faults.append(
@@ -199,11 +210,11 @@ class _Verification:
     def _tell(self, recounts: Sequence[RankRecount]) -> None:
         rows, tokens = sum(part.trace_rows for part in recounts), sum(part.tokens for part in recounts)
         self.result.checked.append(
-            f"{rows:,} completions with {tokens:,} tokens were counted, and their answers and rewards computed again"
+            f"{rows:,} completions with {tokens:,} tokens: counts, answers and rewards, computed again"
         )
 
-    def _stored(self) -> list[StoredRows] | None:
-        """Look at what was set aside; return it, or ``None`` if it is not readable."""
+    def _stored(self) -> None:
+        """Look at what was set aside."""
         collector = FaultCollector(CONTEXT)
         try:
             stored = list(stored_rows(self.tree))
@@ -211,14 +222,13 @@ class _Verification:
                 check_stored_rows(self.tree, part, run_id=self.plan.run_id, rows=self.rows, collector=collector)
         except OSError as error:
             self.faults.append(read_fault(error, error.filename or self.tree.place(""), gate=CONTEXT.gate))
-            return None
+            return
         self.faults.extend(collector.faults())
         self.faults.extend(file_faults(self.tree, stored, CONTEXT, finished=self.finished))
+        lost = self.result.lost = discarded_in(stored)
         if stored:
-            rows = sum(part.rows for part in stored if part.kind == "ledger")
-            self.result.checked.append(f"{rows:,} completions that were set aside were counted")
+            self.result.checked.append(f"{lost.completions:,} completions that were set aside, counted again")
         self._compare_events(stored)
-        return stored
 
     def _compare_events(self, stored: Sequence[StoredRows]) -> None:
         told = "rows that were set aside were not compared with it"
@@ -252,8 +262,12 @@ class _Rank:
         self.entry_tokens = _Sums({claim.frontier.rows for claim in claims if claim.kind == "ledger"})
         self.score_tokens = _Sums({claim.frontier.rows for claim in claims if claim.kind == "trace"})
 
-    def read(self) -> RankRecount | None:
-        """Read both files to the end, and return the recount; ``None`` if one cannot be read to there."""
+    def read(self, advance: Callable[[int], None]) -> RankRecount | None:
+        """Read both files to the end, and return the recount; ``None`` if one cannot be read to there.
+
+        Args:
+            advance: Is told of each row.
+        """
         whole, tree = self.whole, self.whole.tree
         names = {log_file("ledger", self.rank), log_file("trace", self.rank)}
         if not whole.finished and names.isdisjoint(tree.files) and names.isdisjoint(tree.others):
@@ -261,9 +275,8 @@ class _Rank:
             return None
         counted = None
         try:
-            counted = recount_rank(
-                tree, whole.plan, self.rank, base_ids=None, torn_end=not whole.finished, visit=self._visit
-            )
+            visit, torn_end = partial(self._visit, advance), not whole.finished
+            counted = recount_rank(tree, whole.plan, self.rank, base_ids=None, torn_end=torn_end, visit=visit)
         except Refusal as refusal:
             whole.faults.extend(refusal.faults)
         except OSError as error:
@@ -277,9 +290,12 @@ class _Rank:
             if claims := [claim for claim in self.claims if claim.kind == kind]:
                 yield from frontier_faults(self.whole.tree, self.whole.plan, claims, tokens.found, CONTEXT)
 
-    def _visit(self, number: int, entry: LedgerEntry | None, scored: TraceRow | None) -> None:
+    def _visit(
+        self, advance: Callable[[int], None], number: int, entry: LedgerEntry | None, scored: TraceRow | None
+    ) -> None:
         self.entry_tokens.add(entry)
         self.score_tokens.add(scored)
+        advance(1)
         if scored is not None:
             self.order.follow(number, scored)
             self.whole.rows.check(scored, f"{self.place}:{number}", self.collector, kept=self.whole.finished)

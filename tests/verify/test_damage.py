@@ -58,7 +58,7 @@ def test_a_killed_run_says_nothing_wrong(killed: VerifiedRun) -> None:
     answer = killed.verify(consistent=False)
     assert answer.faults == []
     assert answer.not_checked == []
-    assert answer.checked[-2].startswith("16 completions with 112 tokens were counted")
+    assert answer.checked[-2].startswith("16 completions with 112 tokens:")
 
 
 def test_a_killed_run_may_end_in_half_a_row_of_one_file(killed: VerifiedRun) -> None:

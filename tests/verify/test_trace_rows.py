@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from explicit_learning.accounting.rows import TraceRow
+from explicit_learning.accounting.set_aside import Discarded
 from explicit_learning.errors import ExitCode
 from explicit_learning.files.typed_json import field_names
 from tests.support.finished_run import SLOTS
@@ -30,12 +31,18 @@ def test_a_whole_run_has_no_fault_and_everything_was_looked_at(run: VerifiedRun)
     assert answer.faults == []
     assert answer.not_checked == []
     assert answer.checked == [
-        "12 positions in ledgers and traces were measured again",
-        "each slot visit was compared with the schedule of data_seed",
-        "8 completions that were set aside were counted",
-        "24 completions with 168 tokens were counted, and their answers and rewards computed again",
-        "the text of each completion was decoded again from its token ids",
+        "12 positions in ledgers and traces, measured again",
+        "the order of slot visits against the schedule of data_seed",
+        "8 completions that were set aside, counted again",
+        "24 completions with 168 tokens: counts, answers and rewards, computed again",
+        "the text of each completion against its token ids",
     ]
+
+
+def test_what_was_counted_is_handed_on(run: VerifiedRun) -> None:
+    answer = run.verify(consistent=False)
+    assert [(part.rank, part.rows, part.tokens) for part in answer.recounts] == [(0, 12, 84), (1, 12, 84)]
+    assert answer.lost == Discarded(completions=8, tokens=56)
 
 
 def test_what_is_out_of_reach_is_said(run: VerifiedRun) -> None:
@@ -49,7 +56,7 @@ def test_what_is_out_of_reach_is_said(run: VerifiedRun) -> None:
         "base model not reachable: the texts of completions were not compared with their token ids",
         "launches not known: the commits of trace rows were not compared",
     ]
-    assert answer.checked[1] == "the order of the slots that the traces name was compared with data_seed"
+    assert answer.checked[1] == "the order of the slots that the traces name against data_seed"
 
 
 def test_other_slots_are_not_the_runs_fault(run: VerifiedRun) -> None:
