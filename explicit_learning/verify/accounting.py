@@ -168,7 +168,8 @@ class _Verification:
             recounts = [counted for rank in ranks if (counted := rank.read(advance)) is not None]
         for rank in ranks:
             self.faults.extend(rank.frontier_faults())
-        self.faults.extend(rank_faults(self.tree, self.plan, marker=self.marker, marks=marks, context=CONTEXT))
+        unlike = rank_faults(self.tree, self.plan, marker=self.marker, marks=marks, boundary=boundary, context=CONTEXT)
+        self.faults.extend(unlike)
         self.result.checked.append(f"{len(claims)} positions in ledgers and traces, measured again")
         self._order([rank.order for rank in ranks], whole=len(recounts) == world)
         self._stored()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from explicit_learning.plan.typed_plan import Plan
     from explicit_learning.rundir.checkpoint_mark import CheckpointMark
     from explicit_learning.rundir.completion_marker import CompletionMarker
-    from explicit_learning.rundir.smoke_boundary import SmokeBoundary
+    from explicit_learning.rundir.smoke_boundary import RankBoundary, SmokeBoundary
 
 __all__ = ["Claim", "claims_of_run", "frontier_faults", "rank_faults"]
 
@@ -89,6 +89,7 @@ def rank_faults(
     *,
     marker: CompletionMarker | None,
     marks: Mapping[str, CheckpointMark],
+    boundary: SmokeBoundary | None,
     context: Context,
 ) -> Iterator[Fault]:
     """Yield the documents without exactly one pair of frontiers for each rank, and checkpoints that contradict theirs.
@@ -98,13 +99,16 @@ def rank_faults(
         plan: The plan.
         marker: The completion marker.
         marks: The marks of complete checkpoints, by the checkpoints' names.
+        boundary: The boundary of a smoke run.
         context: What the faults have in common.
     """
-    documents: dict[str, tuple[str, Sequence[RankFrontiers]]] = {
+    documents: dict[str, tuple[str, Sequence[RankFrontiers | RankBoundary]]] = {
         f"{name}/{layout.CHECKPOINT_MARK}": ("/frontiers", mark.frontiers) for name, mark in marks.items()
     }
     if marker is not None:
         documents[layout.COMPLETION_MARKER] = ("/accounting", marker.accounting)
+    if boundary is not None:
+        documents[layout.SMOKE_BOUNDARY] = ("/ranks", boundary.ranks)
     world = plan.hardware.world_size
     for document, (pointer, parts) in documents.items():
         if (ranks := [part.rank for part in parts]) != list(range(world)):

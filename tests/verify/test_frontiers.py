@@ -75,8 +75,18 @@ def test_the_tokens_are_those_of_the_rows_before(run: VerifiedRun) -> None:
 
 
 def test_positions_of_a_smoke_runs_boundary(run: VerifiedRun) -> None:
+    parts = changed(run.marks["checkpoint-1"].frontiers, digest="f" * 64)
+    assert run.places(consistent=False, boundary=boundary_of(run, parts)) == [
+        ("smoke-resume-boundary.json", "/ranks/1/ledger/digest")
+    ]
+    alone = boundary_of(run, run.marks["checkpoint-1"].frontiers[:1])
+    assert run.found(consistent=False, boundary=alone) == [
+        ("smoke-resume-boundary.json", "/ranks", "frontiers of ranks [0]")
+    ]
+
+
+def boundary_of(run: VerifiedRun, parts: tuple[RankFrontiers, ...]) -> SmokeBoundary:
     mark = run.marks["checkpoint-1"]
-    parts = changed(mark.frontiers, digest="f" * 64)
     ranks = tuple(
         RankBoundary(
             rank=part.rank,
@@ -88,7 +98,7 @@ def test_positions_of_a_smoke_runs_boundary(run: VerifiedRun) -> None:
         )
         for part in parts
     )
-    boundary = SmokeBoundary(
+    return SmokeBoundary(
         run_id=mark.run_id,
         launch_id="launch-1",
         frozen_config_sha256=mark.frozen_config_sha256,
@@ -98,7 +108,6 @@ def test_positions_of_a_smoke_runs_boundary(run: VerifiedRun) -> None:
         step=1,
         ranks=ranks,
     )
-    assert run.places(consistent=False, boundary=boundary) == [("smoke-resume-boundary.json", "/ranks/1/ledger/digest")]
 
 
 def test_positions_of_other_ranks(run: VerifiedRun) -> None:
