@@ -59,11 +59,13 @@ class Prefix:
     Attributes:
         offset: Its length in bytes: where it was to end, or less if the file ends before.
         lines: Ends of lines in it, that of the header among them.
+        ends_line: Whether it ends with a whole line.
         state: The SHA-256 of its bytes, to be continued or read.
     """
 
     offset: int
     lines: int
+    ends_line: bool
     state: hashlib._Hash
 
 
@@ -77,10 +79,11 @@ def prefixes(stream: BinaryIO, offsets: Iterable[int]) -> Iterator[Prefix]:
     Raises:
         OSError: If the file cannot be read.
     """
-    state, position, lines = hashlib.sha256(), 0, 0
+    state, position, lines, last = hashlib.sha256(), 0, 0, b""
     for offset in sorted(set(offsets)):
         while position < offset and (chunk := stream.read(min(offset - position, CHUNK))):
             state.update(chunk)
             position += len(chunk)
             lines += chunk.count(b"\n")
-        yield Prefix(offset=position, lines=lines, state=state.copy())
+            last = chunk[-1:]
+        yield Prefix(offset=position, lines=lines, ends_line=last == b"\n", state=state.copy())

@@ -45,14 +45,14 @@ class Seen:
         return bool(self.groups.get((slot_id, visit), 0) >> generation & 1)
 
 
-def read_ledger(tree: Tree, binding: Binding) -> Iterator[LedgerEntry]:
-    """Yield all entries of a rank's ledger; the first one is line 2.
+def read_ledger(tree: Tree, binding: Binding, *, torn_end: bool = False) -> Iterator[LedgerEntry]:
+    """Yield all entries of a rank's ledger; the first one is line 2 (see `read_log`).
 
     Raises:
         Refusal: If the file is missing, unreadable or a link, belongs to something else, or has a line that is too
             long or breaks its schema.
     """
-    return read_log(tree, binding, "ledger", LedgerEntry)
+    return read_log(tree, binding, "ledger", LedgerEntry, torn_end=torn_end)
 
 
 class Ledger:

@@ -43,7 +43,9 @@ CONTEXT = Context(gate="accounting", fix=RESTORE)
 RowT = TypeVar("RowT", bound=SampledCompletion)
 
 
-def read_log(tree: Tree, binding: Binding, kind: Kind, row_type: type[RowT]) -> Iterator[RowT]:
+def read_log(
+    tree: Tree, binding: Binding, kind: Kind, row_type: type[RowT], *, torn_end: bool = False
+) -> Iterator[RowT]:
     """Yield all rows of a file, in order; the first one is line 2.
 
     Args:
@@ -51,6 +53,7 @@ def read_log(tree: Tree, binding: Binding, kind: Kind, row_type: type[RowT]) -> 
         binding: What the file must belong to.
         kind: Which of a rank's files.
         row_type: The class of its rows.
+        torn_end: Whether the file may end in half a line, which a kill leaves and the next launch cuts.
 
     Raises:
         Refusal: If the file is missing, unreadable or a link, is bound to something else, or has a line that is too
@@ -60,7 +63,7 @@ def read_log(tree: Tree, binding: Binding, kind: Kind, row_type: type[RowT]) -> 
     place, fix = tree.place(name), f"{RESTORE}; {MAYBE_OTHER_VERSION}"
     try:
         with tree.open(name) as stream:
-            lines = stream_rows(stream, file=place, gate=CONTEXT.gate)
+            lines = stream_rows(stream, file=place, gate=CONTEXT.gate, torn_end=torn_end)
             _, header = next(lines, (1, None))
             if header is None:
                 expected = f"the header of a {kind} in its first line"

@@ -20,24 +20,36 @@ from explicit_learning.accounting.binding import Kind, log_file
 from explicit_learning.accounting.rows import LedgerEntry, SampledCompletion, TraceRow
 from explicit_learning.errors import Refusal
 from explicit_learning.files.atomic import fsync_folder, write_bytes
-from explicit_learning.files.jsonl import MAX_LINE_BYTES
+from explicit_learning.files.jsonl import bounded_lines
 from explicit_learning.files.strict_json import parse_json
 from explicit_learning.files.typed_json import parsed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
     from typing import BinaryIO
 
     from explicit_learning.files.tree import Tree
 
-__all__ = ["Discarded", "SetAside", "StoredRows", "discarded", "set_aside_tail", "stored_rows"]
+__all__ = [
+    "FOLDER",
+    "ROWS_BEYOND",
+    "Discarded",
+    "SetAside",
+    "StoredRows",
+    "discarded",
+    "discarded_in",
+    "read_stored",
+    "set_aside_tail",
+    "stored_rows",
+]
 
 GATE = "accounting"
 FOLDER = "accounting/set-aside"
 PENDING = ".pending"
+ROWS_BEYOND = "rows beyond the checkpoint"  # what the event of a `SetAside` is about
 ROW_TYPES: dict[Kind, type[SampledCompletion]] = {"ledger": LedgerEntry, "trace": TraceRow}
-STORED = re.compile(rf"{FOLDER}/rank-(0|[1-9][0-9]*)/(ledger|trace)-[0-9]{{4,}}-at-[0-9]+\.jsonl")
+STORED = re.compile(rf"{FOLDER}/rank-(0|[1-9][0-9]*)/(ledger|trace)-([0-9]{{4,}})-at-[0-9]+\.jsonl")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +82,7 @@ class StoredRows:
         file: The file that they were taken out of, relative to the run directory.
         stored: Where they are now, relative to the run directory.
         kind: Whether they are a ledger's or a trace's.
+        number: How many times rows of that file had been set aside then, this time included.
         rows: Whole rows.
         tokens: Sum of their token counts.
         unreadable_rows: How many of them break their schema; their tokens are not known.
@@ -78,6 +91,7 @@ class StoredRows:
     file: str
     stored: str
     kind: Kind
+    number: int
     rows: int
     tokens: int
     unreadable_rows: int
@@ -140,7 +154,12 @@ def discarded(tree: Tree) -> Discarded:
     Raises:
         OSError: If a file cannot be read.
     """
-    counts = [part for part in stored_rows(tree) if part.kind == "ledger"]
+    return discarded_in(stored_rows(tree))
+
+
+def discarded_in(parts: Iterable[StoredRows]) -> Discarded:
+    """Add up what was set aside from ledgers; traces have the same completions, or fewer."""
+    counts = [part for part in parts if part.kind == "ledger"]
     return Discarded(completions=sum(part.rows for part in counts), tokens=sum(part.tokens for part in counts))
 
 
@@ -156,7 +175,15 @@ def stored_rows(tree: Tree) -> Iterator[StoredRows]:
             with tree.open(name) as stream:
                 rows, tokens, unreadable = _count(stream, ROW_TYPES[kind])
             file = log_file(kind, int(match[1]))
-            yield StoredRows(file=file, stored=name, kind=kind, rows=rows, tokens=tokens, unreadable_rows=unreadable)
+            yield StoredRows(
+                file=file,
+                stored=name,
+                kind=kind,
+                number=int(match[3]),
+                rows=rows,
+                tokens=tokens,
+                unreadable_rows=unreadable,
+            )
 
 
 def _settle(folder: Path, path: Path) -> None:
@@ -182,19 +209,34 @@ def _cut(path: Path, offset: int) -> None:
         os.fsync(stream.fileno())
 
 
+def read_stored(tree: Tree, part: StoredRows) -> Iterator[SampledCompletion | None]:
+    """Yield the rows of a file of rows that were set aside, line by line; ``None`` for one that breaks its schema.
+
+    Raises:
+        OSError: If the file cannot be read.
+    """
+    with tree.open(part.stored) as stream:
+        yield from _rows(stream, ROW_TYPES[part.kind])
+
+
 def _count(stream: BinaryIO, row_type: type[SampledCompletion]) -> tuple[int, int, int]:
-    """Return rows, tokens and unreadable rows; a last line without an end is not a row."""
+    """Return rows, tokens and unreadable rows."""
     rows = tokens = unreadable = 0
-    while line := stream.readline(MAX_LINE_BYTES):
-        part = line
-        while part and not part.endswith(b"\n"):
-            part = stream.readline(MAX_LINE_BYTES)  # of a line that is longer than any row
-        if not part:
-            break
+    for row in _rows(stream, row_type):
         rows += 1
-        try:
-            value = parse_json(line, gate=GATE, file=FOLDER)
-            tokens += parsed(value, row_type, gate=GATE, file=FOLDER).token_count
-        except Refusal:
+        if row is None:
             unreadable += 1
+        else:
+            tokens += row.token_count
     return rows, tokens, unreadable
+
+
+def _rows(stream: BinaryIO, row_type: type[SampledCompletion]) -> Iterator[SampledCompletion | None]:
+    """Yield rows, and ``None`` for an unreadable one; a last line without an end is not a row."""
+    for line in bounded_lines(stream):
+        if not line.endswith(b"\n"):
+            return
+        try:
+            yield parsed(parse_json(line, gate=GATE, file=FOLDER), row_type, gate=GATE, file=FOLDER)
+        except Refusal:
+            yield None

@@ -111,6 +111,7 @@ def recount_rank(
     rank: int,
     *,
     base_ids: Mapping[str, str] | None,
+    torn_end: bool = False,
     visit: Callable[[int, LedgerEntry | None, TraceRow | None], None] | None = None,
 ) -> RankRecount:
     """Count one rank's ledger and trace.
@@ -120,6 +121,7 @@ def recount_rank(
         plan: The plan: both files must be bound to it.
         rank: The rank.
         base_ids: Each slot's base item, by slot id: every row of the trace must name it. ``None`` leaves that out.
+        torn_end: Whether the files may end in half a line (see `read_log`).
         visit: Called with the number of each line after the header, and with what ledger and trace have there.
 
     Raises:
@@ -129,7 +131,7 @@ def recount_rank(
     binding, counter = Binding.of(plan, rank), _Counter(plan.arm, base_ids)
     ledger, trace = log_file("ledger", rank), log_file("trace", rank)
     entries_at, scores_at = tree.place(ledger), tree.place(trace)
-    pairs = zip_longest(read_ledger(tree, binding), read_trace(tree, binding))
+    pairs = zip_longest(read_ledger(tree, binding, torn_end=torn_end), read_trace(tree, binding, torn_end=torn_end))
     for number, (entry, scored) in enumerate(pairs, start=2):
         if entry is not None:
             counter.entry(entry, f"{entries_at}:{number}", binding.num_generations)

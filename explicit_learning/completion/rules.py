@@ -73,6 +73,8 @@ def broken_accounting_rules(plan: Plan, recounts: Sequence[RankRecount], *, fini
     faults = [fault for recount in recounts for fault in recount.faults]
     if finished:
         faults += [*_completions(plan, recounts), *_generations(plan, recounts), *_trace_rows(recounts)]
+    else:
+        faults += _behind(plan, recounts)
     return [*faults, *_ceilings(recounts)]
 
 
@@ -264,6 +266,15 @@ def _trace_rows(recounts: Sequence[RankRecount]) -> Iterator[Fault]:
     for recount in recounts:
         if recount.trace_rows != recount.rows:
             expected = f"{recount.rows} trace rows, one for each row of the rank's ledger"
+            yield _fault("trace", f"{recount.trace_rows} trace rows on rank {recount.rank}", expected)
+
+
+def _behind(plan: Plan, recounts: Sequence[RankRecount]) -> Iterator[Fault]:
+    """The ledger is written first: a kill can leave it one generation cycle ahead of the trace."""
+    most = Geometry.of(plan).rows_per_rank
+    for recount in recounts:
+        if not 0 <= recount.rows - recount.trace_rows <= most:
+            expected = f"as many as the rank's ledger has ({recount.rows}), or at most {most} fewer"
             yield _fault("trace", f"{recount.trace_rows} trace rows on rank {recount.rank}", expected)
 
 

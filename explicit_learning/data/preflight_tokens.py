@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jinja2.parser import Parser
     from tokenizers import Tokenizer
 
-__all__ = ["IMAGE_TOKEN", "ModelText"]
+__all__ = ["IMAGE_TOKEN", "ModelText", "load_tokenizer", "special_tokens"]
 
 CONTEXT = Context(gate="model", fix="restore the model's tokenizer files: prompts are counted with them")
 # What Qwen's processor puts in an image's place, once for each of its tokens.
@@ -69,12 +69,12 @@ class ModelText:
             Refusal: If one of them is missing, or cannot be read.
         """
         file, source = _template_source(folder)
-        tokenizer = _tokenizer(folder / "tokenizer.json")
+        tokenizer = load_tokenizer(folder / "tokenizer.json")
         added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
         return cls(
             template=_compiled(source, file),
             tokenizer=tokenizer,
-            special_tokens=_special_tokens(folder / "tokenizer_config.json"),
+            special_tokens=special_tokens(folder / "tokenizer_config.json"),
             control_tokens=frozenset(added | _named_tokens(folder)),
             template_file=file,
         )
@@ -165,7 +165,13 @@ def _compiled(source: str, file: Path) -> Template:
         raise CONTEXT.refusal(file=file, found=f"not a Jinja template: {error}", expected="a chat template") from None
 
 
-def _tokenizer(file: Path) -> Tokenizer:
+def load_tokenizer(file: Path) -> Tokenizer:
+    """Return a model's tokenizer, neither padding nor truncating.
+
+    Raises:
+        ModuleNotFoundError: If the package tokenizers is not installed.
+        Refusal: If the file cannot be read, or is not a tokenizer.
+    """
     from tokenizers import Tokenizer
 
     data = read_bytes(file, gate=CONTEXT.gate, max_bytes=MAX_TOKENIZER_BYTES)
@@ -179,8 +185,12 @@ def _tokenizer(file: Path) -> Tokenizer:
     return tokenizer
 
 
-def _special_tokens(file: Path) -> dict[str, str]:
-    """Return the special tokens that a tokenizer's settings name, each as text."""
+def special_tokens(file: Path) -> dict[str, str]:
+    """Return the special tokens that a tokenizer's settings name, each as text.
+
+    Raises:
+        Refusal: If the file cannot be read, or is not a JSON object.
+    """
     found: dict[str, str] = {}
     for name, value in _settings(file).items():
         text = value.get("content") if isinstance(value, dict) else value

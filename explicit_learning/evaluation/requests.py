@@ -23,6 +23,7 @@ from explicit_learning.evaluation.record import EvaluationIdentity, read_evaluat
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.os_errors import read_fault
+from explicit_learning.files.tree import FolderTree
 from explicit_learning.files.typed_json import to_json
 from explicit_learning.gates.output import place_faults
 from explicit_learning.gates.temporary import temporary_fault
@@ -259,7 +260,7 @@ def _ended_in_order() -> Iterator[None]:
 
 def _started_with(run: Path) -> Path:
     """Return the plan file that the newest launch of a run names."""
-    events, _ = read_events(run)
+    events, _ = read_events(FolderTree(run))
     named = [record.plan_file for record in gates_records(events) if record.plan_file]
     path = Path(named[-1]) if named else None
     context = Context(gate="evaluation", file=str(run), fix="name the plan that the run was started with: --plan PLAN")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.errors import Fault
 
-__all__ = ["MAX_LINE_BYTES", "read_rows", "stream_rows", "write_rows"]
+__all__ = ["bounded_lines", "read_rows", "stream_rows", "write_rows"]
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 
@@ -51,7 +51,12 @@ def read_rows(
 
 
 def stream_rows(
-    stream: BinaryIO, *, file: str, gate: str, collect: Callable[[Fault], None] | None = None
+    stream: BinaryIO,
+    *,
+    file: str,
+    gate: str,
+    collect: Callable[[Fault], None] | None = None,
+    torn_end: bool = False,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of an open file (see `read_rows`).
 
@@ -60,6 +65,7 @@ def stream_rows(
         file: Its name, for the faults.
         gate: Name of the check, for the faults.
         collect: Is given the faults of bad lines, as in `read_rows`.
+        torn_end: Whether a last line without its end is not a row yet, and is left out.
 
     Raises:
         Refusal: As `read_rows`.
@@ -68,6 +74,8 @@ def stream_rows(
     number = 0
     while line := stream.readline(MAX_LINE_BYTES + 1):
         number += 1
+        if torn_end and len(line) <= MAX_LINE_BYTES and not line.endswith(b"\n"):
+            return
         if number == 1 and is_lfs_pointer(line):
             at = Context(gate=gate, file=file)
             raise at.refusal(found=LFS_POINTER, expected="a JSON Lines file", fix=LFS_FIX)
@@ -83,6 +91,21 @@ def stream_rows(
                 collect(fault)
         else:
             yield number, row
+
+
+def bounded_lines(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of an open file that may hold anything; one of more than 16 MiB without what is beyond that.
+
+    A line that ends is yielded with its end, so that one that is torn can be told from it.
+
+    Raises:
+        OSError: If the file cannot be read.
+    """
+    while line := stream.readline(MAX_LINE_BYTES):
+        part = line
+        while part and not part.endswith(b"\n"):
+            part = stream.readline(MAX_LINE_BYTES)
+        yield line if line.endswith(b"\n") or not part else line + b"\n"
 
 
 def _bom_fault(file: str, gate: str) -> Fault:

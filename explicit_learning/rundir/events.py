@@ -17,13 +17,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from explicit_learning.errors import Refusal
 from explicit_learning.files.atomic import fsync_folder
 from explicit_learning.files.canonical import canonical_bytes
-from explicit_learning.files.regular import read_regular, require_regular
+from explicit_learning.files.jsonl import bounded_lines
+from explicit_learning.files.regular import require_regular
 from explicit_learning.files.typed_json import checked_json, document, from_json, parsed, to_json
 from explicit_learning.rundir import layout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from explicit_learning.files.tree import Tree
 
 __all__ = ["Event", "EventKind", "GatesRecord", "append_event"]
 __all__ += ["gates_records", "read_events"]
@@ -100,22 +103,26 @@ def append_event(run: Path, kind: EventKind, data: object, *, at: datetime | Non
         fsync_folder(run)
 
 
-def read_events(run: Path) -> tuple[list[Event], int]:
+def read_events(tree: Tree) -> tuple[list[Event], int]:
     """Return a run's events in order, and the number of lines between them that are torn or break the schema.
+
+    Args:
+        tree: The run directory's files.
 
     Raises:
         OSError: If there is a file that cannot be read; no file means no events.
     """
-    path = run / layout.EVENTS
-    if not path.exists():
-        return [], 0
     events: list[Event] = []
     skipped = 0
-    for line in filter(None, read_regular(path).split(b"\n")):
-        try:
-            events.append(parsed(json.loads(line), Event, gate=GATE, file=str(path)))
-        except (ValueError, Refusal):
-            skipped += 1
+    try:
+        with tree.open(layout.EVENTS) as stream:
+            for line in filter(None, (line.removesuffix(b"\n") for line in bounded_lines(stream))):
+                try:
+                    events.append(parsed(json.loads(line), Event, gate=GATE, file=tree.place(layout.EVENTS)))
+                except (ValueError, RecursionError, Refusal):
+                    skipped += 1
+    except FileNotFoundError:
+        return [], 0
     return events, skipped
 
 

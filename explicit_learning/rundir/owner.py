@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from explicit_learning.errors import Fault
     from explicit_learning.rundir.run_manifest import RunManifest
 
-__all__ = ["OTHER_FOLDER", "lacks_statement", "ownership_faults", "require_own_folder"]
+__all__ = ["ACCOUNTING", "OTHER_FOLDER", "lacks_statement", "ownership_faults", "require_own_folder"]
 
 OTHER_FOLDER = "choose another folder (--out)"
 CONTEXT = Context(gate="output", fix=OTHER_FOLDER, exit_code=ExitCode.OUTPUT)

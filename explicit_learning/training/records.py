@@ -13,6 +13,7 @@ from explicit_learning.accounting.binding import Binding
 from explicit_learning.accounting.frontier import RankFrontiers
 from explicit_learning.accounting.ledger import Ledger
 from explicit_learning.accounting.rows import SampledCompletion, ScoredCompletion
+from explicit_learning.accounting.set_aside import ROWS_BEYOND
 from explicit_learning.accounting.trace import Trace
 from explicit_learning.files.typed_json import to_json
 from explicit_learning.plan.geometry import Geometry
@@ -81,7 +82,7 @@ class Records:
         )
         for aside in (ledger.set_aside, trace.set_aside):
             if aside is not None:
-                append_event(manifest.run, "set-aside", {"what": "rows beyond the checkpoint", **to_json(aside)})
+                append_event(manifest.run, "set-aside", {"what": ROWS_BEYOND, **to_json(aside)})
         return cls(ledger=ledger, trace=trace, cycle_tokens=Geometry.of(manifest.plan).tokens_per_cycle_and_rank)
 
     def append(self, completions: Sequence[Completion], *, optimizer_step: int) -> None:

@@ -13,6 +13,7 @@ from explicit_learning.completion.lifecycle import after_ranks
 from explicit_learning.errors import ExitCode, Fault, json_answer
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.schema import validate
+from explicit_learning.files.tree import FolderTree
 from explicit_learning.rundir.events import read_events
 from explicit_learning.rundir.outcome import RankOutcome
 from explicit_learning.rundir.run_manifest import set_status
@@ -92,7 +93,7 @@ def test_the_end_record_holds_what_each_rank_needed(rl: Run) -> None:
         failed(),
     ]
     after_ranks(rl.launch_manifest(), outcomes)
-    last = read_events(rl.folder)[0][-1]
+    last = read_events(FolderTree(rl.folder))[0][-1]
     assert (last.kind, last.data) == ("exit", {"launch_id": "launch-1", "exit_code": 70})
     common = {"status": "failed", "optimizer_step": 4, "checkpoint": None}
     assert json.loads((rl.folder / "launches/launch-1.end.json").read_text()) == {

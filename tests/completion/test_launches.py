@@ -13,6 +13,7 @@ from explicit_learning.completion.launches import differences, node_changes, oth
 from explicit_learning.completion.lifecycle import after_ranks
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.hashing import sha256_file
+from explicit_learning.files.tree import FolderTree
 from explicit_learning.files.typed_json import to_json
 from explicit_learning.rundir.completion_marker import Difference, read_marker
 from explicit_learning.rundir.events import read_events
@@ -189,7 +190,7 @@ def test_a_launch_that_started_no_rank_has_no_record_and_an_end_in_the_log(rl: R
     rl.prepare(record=False)
     after_ranks(rl.launch_manifest(), [RankOutcome(status="stopped", optimizer_step=None)] * 2)
     assert not (rl.folder / "launches").exists()
-    assert read_events(rl.folder)[0][-1].data == {"launch_id": "launch-1", "exit_code": 75}
+    assert read_events(FolderTree(rl.folder))[0][-1].data == {"launch_id": "launch-1", "exit_code": 75}
 
 
 def test_what_decides_numbers_is_said_first_however_much_else_differs(
@@ -246,7 +247,7 @@ def test_a_file_that_is_no_record_costs_no_end_of_the_launch(rl: Run) -> None:
     end = after_ranks(rl.launch_manifest(), rl.completed(rl.reports(rl.save_adapter())))
     assert (end.exit_code, [fault.found for fault in end.faults]) == (ExitCode.CONTRACT, ["notes.txt"])
     assert (rl.folder / "launches/launch-1.end.json").is_file()
-    assert read_events(rl.folder)[0][-1].data == {"launch_id": "launch-1", "exit_code": 65}
+    assert read_events(FolderTree(rl.folder))[0][-1].data == {"launch_id": "launch-1", "exit_code": 65}
 
 
 def test_an_end_record_that_cannot_be_written_keeps_no_event_and_no_completion_away(
@@ -264,7 +265,7 @@ def test_an_end_record_that_cannot_be_written_keeps_no_event_and_no_completion_a
     assert "launch-1.end.json" in fault.found
     assert fault.fix.endswith("the run itself is complete")
     assert read_run_manifest(rl.folder).status == "completed"
-    assert read_events(rl.folder)[0][-1].kind == "exit"
+    assert read_events(FolderTree(rl.folder))[0][-1].kind == "exit"
 
 
 def gpu(number: int) -> RankGpu:

@@ -12,6 +12,7 @@ from explicit_learning.completion.lifecycle import after_ranks
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.hashing import sha256_file, snapshot
+from explicit_learning.files.tree import FolderTree
 from explicit_learning.files.typed_json import to_json
 from explicit_learning.rundir.completion_marker import Compute, Memory, read_marker
 from explicit_learning.rundir.events import read_events
@@ -30,7 +31,11 @@ def test_a_fresh_run(rl: Run) -> None:
     assert manifest.frozen.plan_sha256 == sha256_file(rl.folder / "plan.json")
     assert preparation.run_manifest_sha256 == manifest.run_manifest_sha256
     assert kinds(rl) == ["gates", "launch"]
-    assert read_events(rl.folder)[0][1].data == {"launch_id": "launch-1", "action": "fresh", "checkpoint": None}
+    assert read_events(FolderTree(rl.folder))[0][1].data == {
+        "launch_id": "launch-1",
+        "action": "fresh",
+        "checkpoint": None,
+    }
 
 
 def test_an_rl_run_completes(rl: Run) -> None:
@@ -269,7 +274,7 @@ def test_other_ends(rl: Run, outcomes: list[RankOutcome], code: ExitCode, expect
     rl.prepare()
     assert after_ranks(rl.launch_manifest(), outcomes).exit_code == code
     assert status(rl) == expected
-    assert read_events(rl.folder)[0][-1].data["exit_code"] == code
+    assert read_events(FolderTree(rl.folder))[0][-1].data["exit_code"] == code
 
 
 def test_a_run_whose_budget_ended_is_refused(rl: Run) -> None:

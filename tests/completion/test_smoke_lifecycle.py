@@ -9,6 +9,7 @@ import pytest
 
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.hashing import sha256_file
+from explicit_learning.files.tree import FolderTree
 from explicit_learning.rundir.completion_marker import read_marker
 from explicit_learning.rundir.events import read_events
 from explicit_learning.rundir.run_manifest import read_run_manifest
@@ -76,7 +77,7 @@ def test_the_second_phase_of_a_smoke_run_always_starts_at_the_boundary(tmp_path:
     run.checkpoint(6)
     assert run.prepare().checkpoint == "checkpoint-5"
     assert (run.folder / "set-aside" / "checkpoint-6.0001" / "complete.json").is_file()
-    what = [event.data["what"] for event in read_events(run.folder)[0] if event.kind == "set-aside"]
+    what = [event.data["what"] for event in read_events(FolderTree(run.folder))[0] if event.kind == "set-aside"]
     assert what == ["checkpoint beyond the smoke boundary"]
 
 

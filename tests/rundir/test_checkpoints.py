@@ -13,6 +13,7 @@ import pytest
 
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.hashing import sha256_file
+from explicit_learning.files.tree import FolderTree
 from explicit_learning.files.typed_json import from_json
 from explicit_learning.plan.typed_plan import Plan
 from explicit_learning.rundir import checkpoint_mark
@@ -175,7 +176,7 @@ def test_what_cannot_be_removed_is_noted_and_tried_again(sft: Run, monkeypatch: 
     assert (rotation.removed, rotation.not_removed) == (["checkpoint-1"], [f"{left.name}: Directory not empty"])
     assert complete_checkpoints(sft.folder) == ["checkpoint-2", "checkpoint-3"]
     assert sft.prepare().checkpoint == "checkpoint-3"
-    event = next(event for event in reversed(read_events(sft.folder)[0]) if event.kind == "gates")
+    event = next(event for event in reversed(read_events(FolderTree(sft.folder))[0]) if event.kind == "gates")
     assert event.data["not_removed"] == rotation.not_removed
     monkeypatch.setattr(shutil, "rmtree", rmtree)
     assert rotate_checkpoints(sft.folder, keep=2) == Rotation(removed=[], not_removed=[])

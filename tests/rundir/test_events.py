@@ -15,6 +15,7 @@ from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.regular import NotRegularError
 from explicit_learning.files.resources import ROOT
 from explicit_learning.files.schema import validate
+from explicit_learning.files.tree import FolderTree
 from explicit_learning.files.typed_json import to_json
 from explicit_learning.rundir.events import (
     Event,
@@ -40,7 +41,7 @@ def test_bytes_are_known(tmp_path: Path) -> None:
 def test_now_is_the_default(tmp_path: Path) -> None:
     before = datetime.now(UTC)
     append_event(tmp_path, "resume", {})
-    ((event,), torn) = read_events(tmp_path)
+    ((event,), torn) = read_events(FolderTree(tmp_path))
     assert torn == 0
     assert before <= datetime.fromisoformat(event.time) <= datetime.now(UTC)
 
@@ -50,11 +51,11 @@ def test_a_pipe_in_place_of_the_log_is_named_and_not_waited_for(tmp_path: Path) 
     with pytest.raises(NotRegularError, match="a pipe"):
         append_event(tmp_path, "resume", {})
     with pytest.raises(NotRegularError, match="a pipe"):
-        read_events(tmp_path)
+        read_events(FolderTree(tmp_path))
 
 
 def test_no_file_means_no_events(tmp_path: Path) -> None:
-    assert read_events(tmp_path) == ([], 0)
+    assert read_events(FolderTree(tmp_path)) == ([], 0)
 
 
 def test_a_line_torn_at_any_byte_costs_only_itself(tmp_path: Path) -> None:
@@ -65,7 +66,7 @@ def test_a_line_torn_at_any_byte_costs_only_itself(tmp_path: Path) -> None:
     for length in range(len(first), len(whole) + 1):
         (tmp_path / "events.jsonl").write_bytes(whole[:length])
         append_event(tmp_path, "finalise", {"n": 3}, at=AT)
-        events, torn = read_events(tmp_path)
+        events, torn = read_events(FolderTree(tmp_path))
         kept = length >= len(whole) - 1  # without its newline only, a line is still whole
         assert [event.data["n"] for event in events] == ([1, 2, 3] if kept else [1, 3])
         assert torn == (0 if kept or length == len(first) else 1)
@@ -73,7 +74,7 @@ def test_a_line_torn_at_any_byte_costs_only_itself(tmp_path: Path) -> None:
 
 def test_lines_that_are_not_events_are_counted(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_bytes(b'[]\n{"time": 1}\n\xff\n')
-    assert read_events(tmp_path) == ([], 3)
+    assert read_events(FolderTree(tmp_path)) == ([], 3)
 
 
 def test_an_event_that_breaks_its_schema_is_refused_and_not_written(tmp_path: Path) -> None:
@@ -87,7 +88,7 @@ def test_an_event_of_an_unknown_kind_is_counted_and_left_out(tmp_path: Path) -> 
     append_event(tmp_path, "resume", {}, at=AT)
     line = (tmp_path / "events.jsonl").read_text()
     (tmp_path / "events.jsonl").write_text(line.replace("resume", "signal") + line)
-    assert read_events(tmp_path) == ([Event(time="2026-01-31T12:00:00.000005Z", kind="resume", data={})], 1)
+    assert read_events(FolderTree(tmp_path)) == ([Event(time="2026-01-31T12:00:00.000005Z", kind="resume", data={})], 1)
 
 
 GATES = GatesRecord(launch_id="n1", plan_file="/plan.json", file_system=("no flock",))
@@ -96,7 +97,7 @@ GATES = GatesRecord(launch_id="n1", plan_file="/plan.json", file_system=("no flo
 def test_what_the_program_reads_again_comes_back_typed(tmp_path: Path) -> None:
     append_event(tmp_path, "gates", GATES)
     append_event(tmp_path, "exit", {"launch_id": "n1", "exit_code": 75})
-    events, skipped = read_events(tmp_path)
+    events, skipped = read_events(FolderTree(tmp_path))
     assert gates_records(events) == [GATES]
     assert skipped == 0
 
@@ -111,7 +112,7 @@ def test_details_that_break_their_schema_are_not_written_and_not_read(tmp_path: 
     assert refusal.value.exit_code == ExitCode.INTERNAL
     line = {"time": "2026-01-31T12:00:00.000005Z", "kind": "gates", "data": data}
     (tmp_path / "events.jsonl").write_text(json.dumps(line) + "\n")
-    assert read_events(tmp_path) == ([], 1)
+    assert read_events(FolderTree(tmp_path)) == ([], 1)
 
 
 WRITER = """
@@ -127,7 +128,7 @@ def test_writers_do_not_interleave(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WRITER, str(tmp_path)]
     writers = [subprocess.Popen([*command, str(number)], cwd=ROOT) for number in range(3)]
     assert [writer.wait(timeout=60) for writer in writers] == [0, 0, 0]
-    events, torn = read_events(tmp_path)
+    events, torn = read_events(FolderTree(tmp_path))
     assert torn == 0
     for writer in range(3):
         numbers = [event.data["number"] for event in events if event.data["writer"] == writer]

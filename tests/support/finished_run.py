@@ -14,6 +14,7 @@ from explicit_learning.accounting.binding import Binding
 from explicit_learning.accounting.frontier import RankFrontiers
 from explicit_learning.accounting.ledger import Ledger
 from explicit_learning.accounting.rows import SampledCompletion, ScoredCompletion
+from explicit_learning.accounting.set_aside import ROWS_BEYOND
 from explicit_learning.accounting.trace import Trace
 from explicit_learning.completion.launches import record_start
 from explicit_learning.completion.lifecycle import Preparation, prepare_run
@@ -21,11 +22,12 @@ from explicit_learning.data.equality import AnswerType
 from explicit_learning.data.rows import ImageRef, Relation, SlotRow, View, slot_to_json
 from explicit_learning.data.slots import slot_manifest_sha256
 from explicit_learning.files.canonical import canonical_bytes
-from explicit_learning.files.typed_json import from_json
+from explicit_learning.files.typed_json import from_json, to_json
 from explicit_learning.model_files.tensors import file_tensors_sha256
 from explicit_learning.plan.probes import planned_probes
 from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
 from explicit_learning.rundir.checkpoint_mark import seal_checkpoint, write_rank_frontiers
+from explicit_learning.rundir.events import append_event
 from explicit_learning.rundir.launch_manifest import LaunchManifest
 from explicit_learning.rundir.outcome import RankOutcome
 from explicit_learning.rundir.rank_report import (
@@ -69,13 +71,15 @@ def _slot(slot_id: str) -> SlotRow:
     )
 
 
-# Every rank has the same slots in each step.
+# Every rank has the same slots in each step: so the schedule orders all visits of them under this seed.
+DATA_SEED = 140
 SLOTS = [_slot(f"s{slot}.r{rank}") for rank in range(RANKS) for slot in range(BATCH // GENERATIONS)]
 
 
 def plan_document(**changes: Any) -> dict[str, Any]:
     """Return a frozen plan: three steps, two ranks, two groups of two completions each; ``__`` leads into groups."""
     size = {
+        "data_seed": DATA_SEED,
         "optimisation__max_steps": STEPS,
         "optimisation__per_device_batch_size": BATCH,
         "optimisation__save_interval": 1,
@@ -199,6 +203,8 @@ class Run:
                     self.folder, binding, at.trace if at else None, arm=self.plan.arm, running_commit=COMMIT
                 ) as trace,
             ):
+                for aside in filter(None, (ledger.set_aside, trace.set_aside)):
+                    append_event(self.folder, "set-aside", {"what": ROWS_BEYOND, **to_json(aside)})
                 for step in steps:
                     pairs = sampled(rank, step)
                     pairs = change(rank, pairs) if change else pairs

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.completion.lifecycle import after_ranks
+from explicit_learning.files.tree import FolderTree
 from explicit_learning.rundir.events import read_events
 from explicit_learning.rundir.launches import read_launches
 from explicit_learning.rundir.outcome import RankOutcome
@@ -21,7 +22,7 @@ def status(run: Run) -> str:
 
 
 def kinds(run: Run) -> list[str]:
-    events, torn = read_events(run.folder)
+    events, torn = read_events(FolderTree(run.folder))
     assert torn == 0
     return [event.kind for event in events]
 
@@ -41,7 +42,7 @@ def exit_faults(run: Run) -> dict[str, str]:
 
 def end_of(run: Run) -> EndRecord:
     """Return the record of the last launch's end."""
-    assert read_events(run.folder)[0][-1].kind == "exit"
+    assert read_events(FolderTree(run.folder))[0][-1].kind == "exit"
     end = read_launches(run.folder)[-1].end
     assert end is not None
     return end

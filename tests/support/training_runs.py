@@ -9,7 +9,14 @@ import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from explicit_learning.data.reading import read_slot_rows
 from explicit_learning.files.resources import ROOT
+from explicit_learning.files.tree import FolderTree
+from explicit_learning.files.typed_json import from_json
+from explicit_learning.plan.typed_plan import Plan
+from explicit_learning.rundir.checkpoint_mark import read_mark
+from explicit_learning.rundir.checkpoints import complete_checkpoints
+from explicit_learning.verify.accounting import AccountingAnswer, accounting_faults
 from tests.support.preloaded import SERVER_ENVIRONMENT, is_fresh, start
 
 if TYPE_CHECKING:
@@ -74,6 +81,21 @@ def launch_ranks(plan: Path, run: Path, **options: str | int) -> Ended:
     expected = [outcome["exit_code"] or 70 if outcome["status"] == "failed" else 0 for outcome in outcomes]
     assert [process.returncode for process in processes] == expected, "\n".join(output)
     return Ended(outcomes=outcomes, output=output)
+
+
+def verified(plan_file: Path, run: Path) -> AccountingAnswer:
+    """Return what computing the accounting of a run without a launcher again finds; it has no marker."""
+    plan = from_json(Plan, json.loads(plan_file.read_text()))
+    return accounting_faults(
+        tree=FolderTree(run),
+        plan=plan,
+        marker=None,
+        marks={name: read_mark(run / name) for name in complete_checkpoints(run)},
+        boundary=None,
+        launches=(),
+        slots=read_slot_rows(plan_file.parent / plan.data.dataset.path),
+        model=plan_file.parent / plan.model.path,
+    )
 
 
 def _free_port() -> int:

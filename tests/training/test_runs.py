@@ -30,7 +30,7 @@ from explicit_learning.rundir.checkpoints import complete_checkpoints
 from explicit_learning.rundir.rank_report import RankReport
 from tests.support.expected_compute import expected_forwards, expected_sampling_forwards, expected_scored_tokens
 from tests.support.plans import MODEL, write_plan
-from tests.support.training_runs import Ended, launch_ranks, metrics, records, traces
+from tests.support.training_runs import Ended, launch_ranks, metrics, records, traces, verified
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -244,6 +244,10 @@ def test_work_that_a_kill_makes_necessary_again_is_counted_once(
     assert discarded(FolderTree(run)).completions == 64
     assert _computed(again) == _computed(whole) == _expected(_plan(plan), run)
     assert not all(row["terminated"] for row in traces(run))
+    answer = verified(plan, run)
+    assert answer.faults == []
+    assert answer.not_checked == ["launches not known: the commits of trace rows were not compared"]
+    assert answer.lost == discarded(FolderTree(run))
 
 
 def test_stop_asked_of_one_rank_is_agreed_by_both(certificates: Path, digits: Path, tmp_path: Path) -> None:
@@ -271,6 +275,7 @@ def test_two_ranks_train_the_same_slots_as_one_and_resume(certificates: Path, di
     # On each of two ranks, one backward pass in each of eight steps, and the reference.
     assert expected_forwards(_plan(plan)) == 2 * 8 * 2
     assert _computed(whole) == _computed(parts) == _expected(_plan(plan), tmp_path / "whole")
+    assert verified(plan, tmp_path / "whole").faults == verified(plan, tmp_path / "parts").faults == []
     assert len({_report(whole, rank).final_adapter_tensors_sha256 for rank in (0, 1)}) == 1
     assert _report(whole, 0).completions == _report(whole, 1).completions == 128
     single = _rl(certificates, tmp_path / "single.json", digits, {"optimisation": {"per_device_batch_size": 16}})

@@ -13,6 +13,7 @@ from explicit_learning.plan.reading import load_plan
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
 from explicit_learning.rundir.layout import checkpoint_name
 from tests.support.expected_compute import expected_forwards, expected_sampling_forwards, expected_scored_tokens
+from tests.support.training_runs import verified
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -127,10 +128,12 @@ def test_papo_d_trains_all_of_its_terms(train: Callable[..., Run], world: Object
     # Four steps in two cycles: in each step the loss and the masked images, whose entropy has a gradient; in each cycle
     # the policy as it sampled.
     assert report["forwards"] == 4 * 2 + 2
-    plan = load_plan(world.folder / f"{run.parent.name}-{run.name}.json")
+    file = world.folder / f"{run.parent.name}-{run.name}.json"
+    plan = load_plan(file)
     assert report["forwards"] == expected_forwards(plan)
     assert report["sampling_forwards"] == expected_sampling_forwards(run)
     assert report["scored_tokens"] == expected_scored_tokens(plan, run)
+    assert verified(file, run).faults == []
 
 
 def test_backward_passes_and_rows_per_forward_do_not_change_what_is_trained(train: Callable[..., Run]) -> None:
