@@ -59,6 +59,9 @@ REGULAR = (tarfile.REGTYPE, tarfile.AREGTYPE)
 IGNORED = {"atime", "comment", "ctime", "gid", "gname", "mtime", "uid", "uname"}
 RECORD = re.compile(rb"([1-9][0-9]{0,9}) ([^=\n]+)=")
 SIZE = re.compile(r"[0-9]{1,18}")
+# The parts of a header that programs read in different ways: its size in eleven octal digits, and POSIX's mark, without
+# which some take the end of a long name for something else.
+POSIX = re.compile(rb".{124}[0-7]{11}[\0 ].{121}ustar\x0000", re.DOTALL)
 
 CONTEXT = Context(gate="archive", fix="unpack it into an empty folder and use that, or pack the run with `el pack`")
 EXPECTED = "an uncompressed tar archive, as `el pack` writes it"
@@ -236,9 +239,15 @@ class _Headers:
             if position:
                 raise _Unreadable(f"a damaged header at byte {position:,} ({error})", "whole headers", AGAIN) from None
             raise _Unreadable(*_no_archive(block)) from None
-        if header.size < 0 or (header.type == tarfile.XHDTYPE and header.size > MAX_EXTENSION):
+        if not POSIX.match(block):
             raise _Unreadable(
-                f"a header at byte {position:,} of {header.size:,} bytes", "a size that can be", CONTEXT.fix
+                f"a header at byte {position:,} in another form", "headers as POSIX defines them", CONTEXT.fix
+            )
+        if header.type == tarfile.XHDTYPE and header.size > MAX_EXTENSION:
+            raise _Unreadable(
+                f"an extended header at byte {position:,} of {header.size:,} bytes",
+                f"at most {MAX_EXTENSION:,} bytes",
+                CONTEXT.fix,
             )
         return header
 

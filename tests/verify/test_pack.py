@@ -144,7 +144,11 @@ paths = st.lists(part, min_size=1, max_size=8).map("/".join).filter(layout.belon
 @example({" ": b"1", "a\nb": b"2", "ü/é\u0301": b"3", "\\": b"4", "%s = x": b"5", "-": b"6"})
 @example({"n" * 100: b"1", "n" * 101: b"2", f"{'n' * 155}/{'m' * 100}": b"3", "é" * 100: b"", "n" * 255: b"5"})
 @example({"/".join(["d" * 200] * 10): bytes(512)})
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])
+@settings(
+    max_examples=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much],
+)
 def test_every_name_comes_back(tmp_path: Path, files: dict[str, bytes]) -> None:
     run, out = tmp_path / "run", tmp_path / "run.tar"
     shutil.rmtree(run, ignore_errors=True)
