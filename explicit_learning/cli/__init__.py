@@ -40,6 +40,7 @@ COMMANDS = {
     "experiment": "arms x seeds on one dataset; the same command again resumes",
     "evaluate": "greedy evaluation of a run on its frozen evaluation rows",
     "verify": "prove that a run directory or archive is whole, consistent and signed",
+    "pack": "a run as one file, or as an OCI artifact, with the same bytes each time",
     "keygen": "make a key pair that signs the records of runs",
     "lock": "compare the environment with the lock, or resolve the lock again",
     "contracts": "the CPU contract tests, in this environment or image",

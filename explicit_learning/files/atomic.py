@@ -23,11 +23,13 @@ from explicit_learning.files.limits import note_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import BinaryIO
 
 __all__ = [
     "TEMPORARY_PREFIX",
     "fsync_file",
     "fsync_folder",
+    "new_file",
     "new_folder",
     "require_free",
     "write_bytes",
@@ -60,7 +62,14 @@ def fsync_file(path: Path) -> None:
 
 
 def write_bytes(path: Path, data: bytes, *, mode: int = 0o666) -> None:
-    """Write a file whole or not at all.
+    """Write a file whole or not at all (see `new_file`)."""
+    with new_file(path, mode=mode) as stream:
+        stream.write(data)
+
+
+@contextmanager
+def new_file(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """Yield a stream to a temporary file that becomes ``path`` when the block ends well, and vanishes when it does not.
 
     Raises:
         OSError: If the folder is missing or not writable, or the disk is full or failing. An old file is untouched
@@ -71,7 +80,7 @@ def write_bytes(path: Path, data: bytes, *, mode: int = 0o666) -> None:
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
+            yield stream
             stream.flush()
             _set_mode(stream.fileno(), mode & ~_umask(), path.parent)
             os.fsync(stream.fileno())

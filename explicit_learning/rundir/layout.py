@@ -10,6 +10,7 @@ import os
 import re
 from pathlib import Path
 
+from explicit_learning.files.atomic import TEMPORARY_PREFIX
 from explicit_learning.model_files.folders import ADAPTER_FILES
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "TENSORBOARD",
     "TRAINER_STATE",
     "UNINTERRUPTED",
+    "belongs_to_run",
     "checkpoint_name",
     "counters_file",
     "default_run_folder",
@@ -145,6 +147,16 @@ def is_covered(name: str) -> bool:
     if name in _NOT_COVERED or name.startswith(_NOT_COVERED_FOLDERS):
         return False
     return not any(map(is_of_file_system, name.split("/")))
+
+
+def belongs_to_run(name: str) -> bool:
+    """Whether a file of a run directory, by its POSIX path relative to it, is a part of the run.
+
+    The lock, what a kill left behind (also in a folder that was to appear whole) and what a file system put there are
+    not.
+    """
+    parts = name.split("/")
+    return name != LOCK and not any(part.startswith(TEMPORARY_PREFIX) or is_of_file_system(part) for part in parts)
 
 
 def frontiers_file(rank: int) -> str:

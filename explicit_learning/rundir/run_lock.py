@@ -10,24 +10,27 @@ would be a second lock.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import secrets
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from explicit_learning.errors import Context, ExitCode, Refusal
-from explicit_learning.files.os_errors import write_fault
+from explicit_learning.files.os_errors import read_fault, write_fault
+from explicit_learning.files.regular import open_regular
 from explicit_learning.rundir.layout import LOCK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["RunLock", "adopt_run_lock", "hold_run"]
+__all__ = ["RunLock", "adopt_run_lock", "hold_run", "hold_unchanged"]
 
+WITHOUT_LOCKS = (errno.ENOENT, errno.ENOTDIR, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 CONTEXT = Context(gate="output", exit_code=ExitCode.OUTPUT)
 
 
@@ -65,6 +68,32 @@ def hold_run(folder: Path) -> Iterator[RunLock]:
         os.close(descriptor)
 
 
+@contextmanager
+def hold_unchanged(folder: Path) -> Iterator[None]:
+    """Keep a run from being run until the block ends, without writing to its folder; several readers may do so at once.
+
+    A folder without a lock file, as in a copy, and one whose file system has no locks are run by nobody.
+
+    Raises:
+        Refusal: With exit code 73 if the run is running, and 74 if its lock file cannot be read.
+    """
+    path = folder / LOCK
+    with ExitStack() as opened:
+        try:
+            descriptor = opened.enter_context(open_regular(path)).fileno()
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CONTEXT.at(folder).refusal(
+                found=f"{_holder(descriptor)} is running this run",
+                expected="a run that nothing writes to",
+                fix="wait for it, or stop it (its pid is that of its own container or host)",
+            ) from None
+        except OSError as error:
+            if error.errno not in WITHOUT_LOCKS:
+                raise Refusal(read_fault(error, path, gate=CONTEXT.gate)) from None
+        yield
+
+
 def adopt_run_lock(folder: Path, descriptor: int) -> RunLock:
     """Take over a lock after an ``exec``, and keep this process's own children from inheriting it.
 
@@ -93,7 +122,7 @@ def _acquire(descriptor: int, folder: Path) -> str:
         os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "nonce": nonce}).encode() + b"\n", 0)
     except BlockingIOError as error:
         raise CONTEXT.at(folder).refusal(
-            found=f"{_holder(descriptor)} is running this run",
+            found=_use(descriptor),
             expected="one process per run folder",
             fix="wait for it, stop it (its pid is that of its own container or host), or choose another folder (--out)",
         ) from error
@@ -101,6 +130,15 @@ def _acquire(descriptor: int, folder: Path) -> str:
         fault = write_fault(error, folder, expected="a file system with locks (flock) and space for a small file")
         raise Refusal(fault) from error
     return nonce
+
+
+def _use(descriptor: int) -> str:
+    """Return what keeps the open file locked: readers let other readers in."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return f"{_holder(descriptor)} is running this run"
+    return "another process is reading this run, as `el pack` does"
 
 
 def _holder(descriptor: int) -> str:

@@ -39,6 +39,12 @@ def fill_half(place: Path) -> None:
         raise RuntimeError("half way")
 
 
+def write_half(path: Path) -> None:
+    with atomic.new_file(path) as stream:
+        stream.write(b"three")
+        raise RuntimeError("half way")
+
+
 def test_a_written_file_holds_the_bytes_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "späce and ünicode.json"
     atomic.write_json(path, {"b": 1, "a": "é"})
@@ -59,6 +65,20 @@ def test_a_failed_write_leaves_the_old_file_and_no_temporary(tmp_path: Path, mon
     with pytest.raises(OSError, match="No space left"):
         atomic.write_bytes(path, b"new")
     assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["file"]
+
+
+def test_a_new_file_appears_only_when_its_block_ends_well(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with atomic.new_file(path) as stream:
+        stream.write(b"one, ")
+        stream.flush()
+        assert not path.exists()
+        stream.write(b"two")
+    assert path.read_bytes() == b"one, two"
+    with pytest.raises(RuntimeError, match="half"):
+        write_half(path)
+    assert path.read_bytes() == b"one, two"
     assert names(tmp_path) == ["file"]
 
 

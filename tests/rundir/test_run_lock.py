@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import signal
@@ -14,7 +16,7 @@ import pytest
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.resources import ROOT
 from explicit_learning.rundir.layout import LOCK
-from explicit_learning.rundir.run_lock import adopt_run_lock, hold_run
+from explicit_learning.rundir.run_lock import adopt_run_lock, hold_run, hold_unchanged
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -132,3 +134,61 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     assert fault.exit_code == ExitCode.OUTPUT
     assert fault.found == "Not a directory"
     assert refusal_of(tmp_path / "file").exit_code == ExitCode.OUTPUT
+
+
+def reading_refused(folder: Path) -> Any:
+    with pytest.raises(Refusal) as caught, hold_unchanged(folder):
+        pass
+    (fault,) = caught.value.faults
+    return fault
+
+
+def test_readers_keep_a_run_from_being_run_and_let_each_other_in(tmp_path: Path) -> None:
+    with hold_run(tmp_path) as lock:
+        pass
+    written = (tmp_path / LOCK).read_bytes()
+    with hold_unchanged(tmp_path), hold_unchanged(tmp_path):
+        fault = refusal_of(tmp_path)
+        assert fault.found == "another process is reading this run, as `el pack` does"
+        assert fault.exit_code == ExitCode.OUTPUT
+        assert (tmp_path / LOCK).read_bytes() == written, "a reader writes nothing"
+    with hold_run(tmp_path) as again:
+        assert again.nonce != lock.nonce
+
+
+def test_a_reader_is_told_who_runs_the_run(tmp_path: Path) -> None:
+    with start(HOLD, str(tmp_path)) as process:
+        nonce = line_of(process)
+        fault = reading_refused(tmp_path)
+        assert fault.found == f"process {process.pid} (nonce {nonce}) is running this run"
+        assert fault.exit_code == ExitCode.OUTPUT
+        process.communicate("")
+    with hold_unchanged(tmp_path):
+        pass
+
+
+def test_a_folder_without_a_lock_is_read_and_stays_without(tmp_path: Path) -> None:
+    with hold_unchanged(tmp_path), hold_unchanged(tmp_path / "missing"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("number", "passes"), [(errno.ENOLCK, True), (errno.EOPNOTSUPP, True), (errno.EIO, False)])
+def test_a_file_system_without_locks_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, passes: bool
+) -> None:
+    def fail(_descriptor: int, _operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    (tmp_path / LOCK).touch()
+    monkeypatch.setattr(fcntl, "flock", fail)
+    if passes:
+        with hold_unchanged(tmp_path):
+            pass
+    else:
+        assert reading_refused(tmp_path).exit_code == ExitCode.IO
+
+
+def test_a_lock_that_is_not_a_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / LOCK)
+    assert reading_refused(tmp_path).found == "a pipe"
