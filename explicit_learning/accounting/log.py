@@ -43,7 +43,9 @@ CONTEXT = Context(gate="accounting", fix=RESTORE)
 RowT = TypeVar("RowT", bound=SampledCompletion)
 
 
-def read_log(tree: Tree, binding: Binding, kind: Kind, row_type: type[RowT]) -> Iterator[RowT]:
+def read_log(
+    tree: Tree, binding: Binding, kind: Kind, row_type: type[RowT], *, may_be_torn: bool = False
+) -> Iterator[RowT]:
     """Yield all rows of a file, in order; the first one is line 2.
 
     Args:
@@ -51,6 +53,7 @@ def read_log(tree: Tree, binding: Binding, kind: Kind, row_type: type[RowT]) -> 
         binding: What the file must belong to.
         kind: Which of a rank's files.
         row_type: The class of its rows.
+        may_be_torn: Whether a last line without an end is left out: of a run that was killed.
 
     Raises:
         Refusal: If the file is missing, unreadable or a link, is bound to something else, or has a line that is too
@@ -60,7 +63,7 @@ def read_log(tree: Tree, binding: Binding, kind: Kind, row_type: type[RowT]) -> 
     place, fix = tree.place(name), f"{RESTORE}; {MAYBE_OTHER_VERSION}"
     try:
         with tree.open(name) as stream:
-            lines = stream_rows(stream, file=place, gate=CONTEXT.gate)
+            lines = stream_rows(stream, file=place, gate=CONTEXT.gate, may_be_torn=may_be_torn)
             _, header = next(lines, (1, None))
             if header is None:
                 expected = f"the header of a {kind} in its first line"

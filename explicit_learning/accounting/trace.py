@@ -27,14 +27,14 @@ __all__ = ["Trace", "read_trace"]
 SCORED = field_names(ScoredCompletion)
 
 
-def read_trace(tree: Tree, binding: Binding) -> Iterator[TraceRow]:
-    """Yield all rows of a rank's trace; the first one is line 2.
+def read_trace(tree: Tree, binding: Binding, *, may_be_torn: bool = False) -> Iterator[TraceRow]:
+    """Yield all rows of a rank's trace (see `read_log`); the first one is line 2.
 
     Raises:
         Refusal: If the file is missing, unreadable or a link, belongs to something else, or has a line that is too
             long or breaks its schema.
     """
-    return read_log(tree, binding, "trace", TraceRow)
+    return read_log(tree, binding, "trace", TraceRow, may_be_torn=may_be_torn)
 
 
 class Trace:

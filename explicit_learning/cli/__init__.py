@@ -41,6 +41,7 @@ COMMANDS = {
     "evaluate": "greedy evaluation of a run on its frozen evaluation rows",
     "verify": "prove that a run directory or archive is whole, consistent and signed",
     "keygen": "make a key pair that signs the records of runs",
+    "diff": "what differs in two runs, and from which step on",
     "lock": "compare the environment with the lock, or resolve the lock again",
     "contracts": "the CPU contract tests, in this environment or image",
     "selftest": "everything that only this machine can show: devices, kernels, network, trainers",

@@ -51,7 +51,12 @@ def read_rows(
 
 
 def stream_rows(
-    stream: BinaryIO, *, file: str, gate: str, collect: Callable[[Fault], None] | None = None
+    stream: BinaryIO,
+    *,
+    file: str,
+    gate: str,
+    collect: Callable[[Fault], None] | None = None,
+    may_be_torn: bool = False,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of an open file (see `read_rows`).
 
@@ -60,6 +65,7 @@ def stream_rows(
         file: Its name, for the faults.
         gate: Name of the check, for the faults.
         collect: Is given the faults of bad lines, as in `read_rows`.
+        may_be_torn: Whether a last line without a newline is left out: a kill may have torn it.
 
     Raises:
         Refusal: As `read_rows`.
@@ -68,6 +74,8 @@ def stream_rows(
     number = 0
     while line := stream.readline(MAX_LINE_BYTES + 1):
         number += 1
+        if may_be_torn and not line.endswith(b"\n") and len(line) <= MAX_LINE_BYTES:
+            return
         if number == 1 and is_lfs_pointer(line):
             at = Context(gate=gate, file=file)
             raise at.refusal(found=LFS_POINTER, expected="a JSON Lines file", fix=LFS_FIX)
