@@ -137,7 +137,7 @@ def _metrics(a: RunFiles, b: RunFiles, alone: list[str]) -> Iterator[Compared]:
     )
     yield _as_compared(found, alone)
     if found.single_rows:
-        alone.append(f"{layout.METRICS}: {found.single_rows} steps, which only one run logs")
+        alone.append(f"{layout.METRICS}: steps that only one run logs: {found.single_rows}")
     for name, fields in (("A", found.fields_of_a), ("B", found.fields_of_b)):
         if fields:
             alone.append(f"{layout.METRICS}: only {name} logs {', '.join(sorted(fields))}")

@@ -84,7 +84,7 @@ class Parting:
         file: The file, relative to either run directory.
         line_a: The row's line in the first run; ``None`` where it has none, and for adapters.
         line_b: The same in the second run.
-        completion: SLOT/VISIT/GENERATION of the row, in the first run that has it; ``None`` for what is no trace.
+        completion: SLOT/VISIT/GENERATION of the row, in the first run that has it; ``None`` outside traces.
         fields: Every field of the row that differs, or every tensor with the digests of both.
     """
 

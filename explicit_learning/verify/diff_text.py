@@ -122,17 +122,23 @@ def _plan(plan: PlanSection) -> Iterator[str]:
 
 
 def _section(section: Section) -> Iterator[str]:
-    names = [place.lstrip("/").removeprefix(f"{section.name}/") for place in section.same]
-    named = len(names) <= NAMED and section.name not in COUNTED
+    name, different = section.name, len(section.differences)
+    names = _names(name, section.same)
+    named = len(names) <= NAMED and name not in COUNTED
     same = ", ".join(names) if named else f"{len(names)} in all"
-    if not section.differences:
-        yield from _wrapped(f"{section.name}: the same" + (f" ({same})" if names else ""), "")
-        return
-    different = len(section.differences)
-    yield f"{section.name}: {different} of {len(names) + different} different"
-    yield from _facts(section.differences)
-    if names and named:
-        yield from _wrapped(f"the same: {same}", INDENT)
+    if different:
+        yield f"{name}: {different} of {len(names) + len(section.unknown) + different} different"
+        yield from _facts(section.differences)
+        if names and named:
+            yield from _wrapped(f"the same: {same}", INDENT)
+    else:
+        yield from _wrapped(f"{name}: the same" + (f" ({same})" if names else ""), "")
+    if section.unknown:
+        yield from _wrapped(f"not known of either run: {', '.join(_names(name, section.unknown))}", INDENT)
+
+
+def _names(section: str, places: Sequence[str]) -> list[str]:
+    return [place.lstrip("/").removeprefix(f"{section}/") for place in places]
 
 
 def _facts(found: Sequence[FactDifference]) -> Iterator[str]:

@@ -30,6 +30,7 @@ MACHINE_PARTS = {
     "hardware": ("/platform/hardware/", "/platform/gpus"),
     "environment": ("/environment/",),
 }
+UNKNOWN = ("undeclared",)
 Facts = dict[str, tuple[str, ...]]
 
 
@@ -49,11 +50,13 @@ class Section:
     Attributes:
         name: Which.
         same: Pointers of the facts in which both runs agree.
+        unknown: Pointers of the digests of images that neither run knows: nothing says that they are the same.
         differences: The others, in order.
     """
 
     name: str
     same: tuple[str, ...]
+    unknown: tuple[str, ...]
     differences: tuple[FactDifference, ...]
 
 
@@ -70,9 +73,11 @@ def provenance_sections(a: RunFiles, b: RunFiles) -> Iterator[Section]:
 def section(name: str, ours: Facts, theirs: Facts) -> Section:
     """Compare facts; one that a run lacks has no values there."""
     places = list(dict.fromkeys([*ours, *theirs]))
+    equal = [place for place in places if ours.get(place) == theirs.get(place)]
     return Section(
         name=name,
-        same=tuple(place for place in places if ours.get(place) == theirs.get(place)),
+        same=tuple(place for place in equal if ours[place] != UNKNOWN),
+        unknown=tuple(place for place in equal if ours[place] == UNKNOWN),
         differences=tuple(
             FactDifference(pointer=place, a=ours.get(place, ()), b=theirs.get(place, ()))
             for place in places
