@@ -62,7 +62,7 @@ class Comparability:
     Attributes:
         comparable: Whether both train on the same slots, and nothing but the arm and its own fields differs.
         same_slots: Whether both plans have the same slot manifest; ``None`` if a plan has none (SFT).
-        besides_the_arm: Pointers of the plan's fields that differ, are not the arm's own, and do not only name something.
+        besides_the_arm: Pointers of the plan's other fields that differ and do not only name something.
     """
 
     comparable: bool
