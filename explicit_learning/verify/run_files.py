@@ -15,6 +15,7 @@ from explicit_learning.rundir.completion_marker import CompletionMarker
 from explicit_learning.rundir.launches import launches_of
 from explicit_learning.rundir.run_manifest import run_manifest_of
 from explicit_learning.verify.computed_rows import GATE, metrics_rows
+from explicit_learning.verify.record import checkpoints_of
 
 if TYPE_CHECKING:
     from explicit_learning.files.tree import Tree
@@ -88,8 +89,9 @@ def read_run_files(tree: Tree) -> RunFiles:
 
 
 def _checkpoints(tree: Tree) -> list[int]:
-    folders = (name.removesuffix(f"/{layout.CHECKPOINT_MARK}") for name in tree.files if "/" in name)
-    return sorted(step for folder in folders if (step := layout.step_of(folder)) is not None)
+    """Return the steps of the complete checkpoints, in order."""
+    complete = (name for name in checkpoints_of(tree) if f"{name}/{layout.CHECKPOINT_MARK}" in tree.files)
+    return [step for name in complete if (step := layout.step_of(name)) is not None]
 
 
 def _logged_steps(tree: Tree) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tarfile
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from explicit_learning.files.typed_json import from_json, to_json
 from explicit_learning.rundir.launches import ImageDigest
 from explicit_learning.verify.diff import Diff, diff_runs
 from explicit_learning.verify.diff_text import WIDTH, diff_text
+from explicit_learning.verify.opening import open_run
 from tests.support.finished_run import Run, plan_document, sft_document
 from tests.support.lifecycle import finish, stopped
 from tests.support.machines import MACHINE
@@ -432,8 +434,19 @@ def test_what_is_no_run_is_refused(tmp_path: Path, kind: str, capsys: pytest.Cap
         path.mkdir()
     code = main(["diff", str(path), str(path), "--json"])
     (fault,) = json.loads(capsys.readouterr().out)["faults"]
-    assert code == (65 if kind == "empty" else 64)
+    assert code == ExitCode.CONTRACT
     assert fault["file"] == str(path / "run-manifest.json" if kind == "empty" else path)
+
+
+def test_an_archive_is_read_as_its_folder_is(tmp_path: Path) -> None:
+    a = complete(tmp_path / "a")
+    with tarfile.open(tmp_path / "run.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
+        for path in sorted(path for path in a.folder.rglob("*") if path.is_file()):
+            archive.add(path, path.relative_to(a.folder).as_posix())
+    found = diff_runs(FolderTree(a.folder), open_run(tmp_path / "run.tar"))
+    assert found.identical
+    assert {each.file: each.rows for each in found.computed.files}[ADAPTER] == 1
+    assert found.b.place == str(tmp_path / "run.tar")
 
 
 def test_many_differences_are_shortened_in_text_and_whole_in_json(tmp_path: Path) -> None:
