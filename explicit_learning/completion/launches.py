@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "differences",
     "launch_entries",
+    "leaves",
     "machines_of",
     "node_changes",
     "other_gpus",
@@ -206,9 +207,9 @@ def other_gpus(launch: Launch, used: Sequence[RankGpu | None]) -> list[str]:
 
 def differences(machines: Sequence[Machine]) -> tuple[Difference, ...]:
     """Return what is not the same on all machines: each place, with what every machine has there, in order."""
-    leaves = [dict(_leaves(to_json(machine))) for machine in machines]
-    places = sorted({place for each in leaves for place in each})
-    found = ((place, tuple(each.get(place, "not there") for each in leaves)) for place in places)
+    held = [dict(leaves(to_json(machine))) for machine in machines]
+    places = sorted({place for each in held for place in each})
+    found = ((place, tuple(each.get(place, "not there") for each in held)) for place in places)
     return tuple(Difference(pointer=place, values=values) for place, values in found if len(set(values)) > 1)
 
 
@@ -231,13 +232,14 @@ def shortened(text: str) -> str:
     return shown if len(shown) <= FOUND_LIMIT else f"{shown[: FOUND_LIMIT - 1]}…"
 
 
-def _leaves(value: Any, parts: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - any JSON value
+def leaves(value: Any, parts: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - any JSON value
+    """Yield the JSON pointer and the text of every leaf of a document; a list without objects in it is one leaf."""
     if isinstance(value, dict):
         for name, item in value.items():
-            yield from _leaves(item, (*parts, name))
+            yield from leaves(item, (*parts, name))
     elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
         for number, item in enumerate(value):
-            yield from _leaves(item, (*parts, str(number)))
+            yield from leaves(item, (*parts, str(number)))
     elif isinstance(value, list):
         yield pointer(parts), " ".join(map(str, value)) or "none"
     else:

@@ -1,7 +1,6 @@
 """Which fields may differ between the RL plans of an experiment: none but those that the table of arms names.
 
-A comparison in which arms differ in a second factor says nothing about the first. So fields are not listed to be
-compared, but to be left out: a field that is added to plans is compared without a change here.
+A comparison in which arms differ in a second factor says nothing about the first.
 """
 
 from __future__ import annotations
@@ -10,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.arms import ARMS, own_fields
 from explicit_learning.errors import Context, found_text
+from explicit_learning.plan.differences import NAMES, PATHS, plan_differences
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from explicit_learning.errors import Fault
@@ -20,12 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["comparison_faults"]
 
 CONTEXT = Context(gate="experiment", fix="make the drafts equal in this field, or run them as separate experiments")
-# What names a plan. Paths start at the plan's folder, the hashes beside them are compared; the commit at freezing is
-# reported by each run, and an arm may be added to an experiment later.
-NAMES = frozenset({"/arm", "/run_id", "/frozen_config_sha256", "/code_commit", "/code_dirty"})
-PATHS = frozenset({"/model/path", "/initial_adapter/path", "/prompt/path", "/data/asset_root"}) | {
-    f"/data/{name}/path" for name in ("dataset", "dataset_manifest", "evaluation_manifest")
-}
 
 
 def comparison_faults(plans: Sequence[tuple[str, Path, dict[str, Any]]]) -> list[Fault]:
@@ -40,7 +34,8 @@ def comparison_faults(plans: Sequence[tuple[str, Path, dict[str, Any]]]) -> list
     for index, (name, file, plan) in enumerate(plans):
         told: set[str] = set()
         for other_name, other_file, other in _references(plans[:index], name):
-            for pointer, found, expected in _differences(plan, other, own_fields(ARMS[name], ARMS[other_name])):
+            left_out = NAMES | PATHS | own_fields(ARMS[name], ARMS[other_name])
+            for pointer, found, expected in plan_differences(plan, other, left_out=left_out):
                 if pointer not in told:
                     told.add(pointer)
                     value = f"{found_text(expected)}, as in {other_file.name}"
@@ -54,20 +49,3 @@ def _references(
     """Return the first of the earlier plans, and the first of them with the arm's trainer if that is another one."""
     related = [plan for plan in earlier if ARMS[plan[0]].trainer == ARMS[arm].trainer]
     return [*earlier[:1], *(plan for plan in related[:1] if plan is not earlier[0])]
-
-
-def _differences(
-    one: Any,  # noqa: ANN401 - any JSON value
-    other: Any,  # noqa: ANN401 - any JSON value
-    own: frozenset[str],
-    pointer: str = "",
-) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the pointer and both values of each field that differs and must not."""
-    if one == other or pointer in NAMES | PATHS | own:
-        return
-    if not (isinstance(one, dict) and isinstance(other, dict)):
-        yield pointer, one, other
-        return
-    for name in sorted({*one, *other}):
-        if not name.startswith("$"):
-            yield from _differences(one.get(name), other.get(name), own, f"{pointer}/{name}")

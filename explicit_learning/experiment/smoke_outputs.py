@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.accounting.binding import Binding, log_file
-from explicit_learning.accounting.trace import read_trace
-from explicit_learning.errors import Context, ExitCode, found_text
-from explicit_learning.files.canonical import canonical_bytes, sha256_json
+from explicit_learning.accounting.binding import log_file
+from explicit_learning.completion.launches import shortened
+from explicit_learning.errors import Context, ExitCode
+from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.hashing import sha256_file
-from explicit_learning.files.jsonl import read_rows
 from explicit_learning.files.schema import MISSING
 from explicit_learning.files.tree import FolderTree
 from explicit_learning.files.typed_json import to_json
@@ -21,6 +20,14 @@ from explicit_learning.rundir import layout
 from explicit_learning.rundir.launches import read_launches
 from explicit_learning.rundir.output_comparison import ComparedDigests, FirstDifference, OutputComparison, StepOutputs
 from explicit_learning.rundir.run_manifest import read_run_manifest
+from explicit_learning.verify.computed_rows import (
+    by_step,
+    compare_rows,
+    first_parting,
+    in_order,
+    metrics_rows,
+    trace_rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,15 +37,13 @@ if TYPE_CHECKING:
     from explicit_learning.plan.typed_plan import Plan
     from explicit_learning.rundir.launches import Change
 
-    Row = dict[str, Any]
-    Rows = dict[tuple[int, str], list[Row]]  # by step and file
+
+Outputs = dict[int, list[dict[str, Any]]]  # rows by step
 
 __all__ = ["compare_outputs", "difference_faults", "difference_text"]
 
 GATE = "smoke"
 CONTEXT = Context(gate=GATE, exit_code=ExitCode.INTERNAL)
-# The commit of the code that sampled a row: another one is reported where it matters, and decides no number by itself.
-NO_OUTPUT = frozenset({"running_commit"})
 
 
 def compare_outputs(run: Path, plan: Plan) -> OutputComparison:
@@ -53,9 +58,8 @@ def compare_outputs(run: Path, plan: Plan) -> OutputComparison:
         OSError: If one cannot be read.
     """
     other = run / layout.UNINTERRUPTED
-    rows, others = _rows(run, plan), _rows(other, plan)
     tensors = ComparedDigests(resumed=_tensors(run), uninterrupted=_tensors(other))
-    first = next(_differences(rows, others), None)
+    first = _first_difference(run, other, plan)
     if first is None and tensors.resumed != tensors.uninterrupted:
         first = FirstDifference(
             step=plan.optimisation.max_steps,
@@ -75,7 +79,7 @@ def compare_outputs(run: Path, plan: Plan) -> OutputComparison:
         accepted_changes=tuple(_changes(run, other, plan)),
         equal=first is None,
         first_difference=first,
-        steps=tuple(_step(step, rows, others) for step in range(1, plan.optimisation.max_steps + 1)),
+        steps=tuple(_steps(run, other, plan)),
         final_adapter_tensors=tensors,
     )
 
@@ -105,65 +109,64 @@ def difference_faults(run: Path, comparison: OutputComparison) -> list[Fault]:
     ]
 
 
-def _rows(run: Path, plan: Plan) -> Rows:
-    """Return a run's rows of traces and metrics, by step and file."""
-    found: Rows = {}
-    tree = FolderTree(run)
-    for rank in range(plan.hardware.world_size) if plan.samples else ():
-        for scored in read_trace(tree, Binding.of(plan, rank)):
-            row = {name: value for name, value in to_json(scored).items() if name not in NO_OUTPUT}
-            found.setdefault((scored.optimizer_step + 1, log_file("trace", rank)), []).append(row)
-    for _, row in read_rows(run / layout.METRICS, gate=GATE):
-        found.setdefault((int(row["step"]), layout.METRICS), []).append(row)
-    return found
-
-
-def _order(place: tuple[int, str]) -> tuple[int, bool, str]:
-    """Return what places are sorted by: of a step, completions come before the metrics of its update."""
-    step, file = place
-    return step, file == layout.METRICS, file
-
-
-def _differences(rows: Rows, others: Rows) -> Iterator[FirstDifference]:
-    """Yield all differences in the order in which a run computes."""
-    for step, file in sorted(rows.keys() | others.keys(), key=_order):
-        ours, theirs = rows.get((step, file), []), others.get((step, file), [])
-        for row, other in zip(ours, theirs, strict=False):
-            for name in sorted(row.keys() | other.keys()):
-                if _bytes(row, name) == _bytes(other, name):
-                    continue
-                field = name if file == layout.METRICS else f"{name} of completion {_completion(row)}"
-                yield FirstDifference(
-                    step=step, file=file, field=field, resumed=_text(row, name), uninterrupted=_text(other, name)
-                )
-        if len(ours) != len(theirs):
-            counts = {"resumed": str(len(ours)), "uninterrupted": str(len(theirs))}
-            yield FirstDifference(step=step, file=file, field="number of rows", **counts)
-
-
-def _completion(row: Row) -> str:
-    return f"{row['slot_id']}/{row['visit']}/{row['generation']}"
-
-
-def _bytes(row: Row, name: str) -> bytes | None:
-    return canonical_bytes(row[name]) if name in row else None
-
-
-def _text(row: Row, name: str) -> str:
-    return found_text(row[name]) if name in row else MISSING
-
-
-def _step(step: int, rows: Rows, others: Rows) -> StepOutputs:
-    traces = sorted({file for number, file in rows.keys() | others.keys() if number == step} - {layout.METRICS})
-    return StepOutputs(
-        step=step,
-        trace=_digests([[row for file in traces for row in each.get((step, file), ())] for each in (rows, others)]),
-        metrics=_digests([each.get((step, layout.METRICS), []) for each in (rows, others)]),
+def _first_difference(run: Path, other: Path, plan: Plan) -> FirstDifference | None:
+    """Return where completions, scores or metrics part first; ``None`` if they are equal."""
+    ours, theirs = FolderTree(run), FolderTree(other)
+    compared = [
+        compare_rows(
+            log_file("trace", rank),
+            in_order(trace_rows(ours, plan, rank), trace_rows(theirs, plan, rank)),
+            whole=True,
+            same_fields=True,
+        )
+        for rank in _sampling_ranks(plan)
+    ]
+    metrics = by_step(metrics_rows(ours), metrics_rows(theirs))
+    compared.append(compare_rows(layout.METRICS, metrics, whole=True, same_fields=True))
+    first = first_parting(each.parting for each in compared)
+    if first is None:
+        return None
+    different = first.fields[0]
+    return FirstDifference(
+        step=first.step,
+        file=first.file,
+        field=different.field if first.completion is None else f"{different.field} of completion {first.completion}",
+        resumed=_text(different.a),
+        uninterrupted=_text(different.b),
     )
 
 
-def _digests(pair: list[list[Row]]) -> ComparedDigests:
-    resumed, uninterrupted = (sha256_json(value) if value else None for value in pair)
+def _text(value: str | None) -> str:
+    return MISSING if value is None else shortened(value)
+
+
+def _sampling_ranks(plan: Plan) -> range:
+    return range(plan.hardware.world_size if plan.samples else 0)
+
+
+def _steps(run: Path, other: Path, plan: Plan) -> Iterator[StepOutputs]:
+    """Yield the digests of every step's outputs."""
+    traces, metrics = [_traces(each, plan) for each in (run, other)], [_metrics(each) for each in (run, other)]
+    for step in range(1, plan.optimisation.max_steps + 1):
+        yield StepOutputs(step=step, trace=_digests(traces, step), metrics=_digests(metrics, step))
+
+
+def _traces(run: Path, plan: Plan) -> Outputs:
+    """Return what was sampled for each step: the rows of all ranks, by rank."""
+    files, found = FolderTree(run), Outputs()
+    for rank in _sampling_ranks(plan):
+        for row in trace_rows(files, plan, rank):
+            found.setdefault(row.step, []).append(to_json(row.values))
+    return found
+
+
+def _metrics(run: Path) -> Outputs:
+    """Return the metrics of each step."""
+    return {row.step: [row.values] for row in metrics_rows(FolderTree(run))}
+
+
+def _digests(pair: list[Outputs], step: int) -> ComparedDigests:
+    resumed, uninterrupted = (sha256_json(each[step]) if step in each else None for each in pair)
     return ComparedDigests(resumed=resumed, uninterrupted=uninterrupted)
 
 

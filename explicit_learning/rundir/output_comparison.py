@@ -50,7 +50,8 @@ class StepOutputs:
 
     Attributes:
         step: The step, from 1.
-        trace: Rows of all ranks' traces that were sampled for it, by rank.
+        trace: Rows of all ranks' traces that were sampled for it, by rank, without what they belong to (run, arm, plan
+            and commit).
         metrics: Its row of metrics.
     """
 

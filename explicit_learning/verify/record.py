@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from explicit_learning.rundir.launches import Launch
     from explicit_learning.rundir.run_manifest import RunManifest
 
-__all__ = ["RunRecord", "read_record"]
+__all__ = ["RunRecord", "checkpoints_of", "read_record"]
 
 GATE = "record"
 T = TypeVar("T")

@@ -75,7 +75,7 @@ def test_equal_outputs(tmp_path: Path, document: dict[str, Any]) -> None:
         (lambda run: change_metric(run, 6, extra=1), (6, "metrics.jsonl", "extra", "nothing", "1")),
         (
             lambda run: write_rows(run.folder / "metrics.jsonl", rows_of_metrics()[:5]),
-            (6, "metrics.jsonl", "number of rows", "1", "0"),
+            (6, "metrics.jsonl", "the row", '"step 6"', "nothing"),
         ),
         # Four completions of rank 1 in each step: numbers 20 to 23 are those of step 6.
         (lambda run: change_row(run, 21, total=0.5), (6, TRACE, "total of completion s0.r1/5/1", "0.0", "0.5")),
@@ -85,7 +85,7 @@ def test_equal_outputs(tmp_path: Path, document: dict[str, Any]) -> None:
         ),
         (
             lambda run: change_row(run, 23, optimizer_step=4),
-            (5, TRACE, "number of rows", "4", "5"),
+            (5, TRACE, "optimizer_step of completion s1.r1/5/1", "5", "4"),
         ),
         (change_tensors, (6, "final-adapter/adapter_model.safetensors", "digest of its tensors", None, None)),
     ],

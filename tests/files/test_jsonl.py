@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING
 
 import pytest
 
 from explicit_learning.errors import Refusal
-from explicit_learning.files.jsonl import read_rows, write_rows
+from explicit_learning.files.jsonl import read_rows, stream_rows, write_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,6 +22,20 @@ def test_rows_come_back_with_their_line_numbers(tmp_path: Path) -> None:
     write_rows(path, rows)
     assert list(read_rows(path, gate="data")) == [(1, rows[0]), (2, rows[1])]
     assert path.read_bytes() == '{"a":"é\u2028","b":1}\n{"c":null}\n'.encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "rows"),
+    [(b'{"a":1}\n{"b', 1), (b'{"a":1}\n{"b":2}', 1), (b'{"a":1}\n{"b":2}\n', 2), (b'{"a"', 0), (b"", 0)],
+)
+def test_a_last_line_torn_end_where_that_is_said(data: bytes, rows: int) -> None:
+    found = list(stream_rows(io.BytesIO(data), file="f", gate="data", torn_end=True))
+    assert found == [(1, {"a": 1}), (2, {"b": 2})][:rows]
+
+
+def test_a_torn_line_before_others_is_refused_all_the_same() -> None:
+    with pytest.raises(Refusal):
+        list(stream_rows(io.BytesIO(b'{"a"\n{"b":2}\n'), file="f", gate="data", torn_end=True))
 
 
 @pytest.mark.parametrize(
