@@ -68,6 +68,6 @@ def run(args: argparse.Namespace) -> ExitCode:
     arms = None if args.arms is None else [name.strip() for name in args.arms.split(",") if name.strip()]
     jobs = args.jobs or min(JOBS[args.engine], len(os.sched_getaffinity(0)))
     experiment = narrow(read_experiment(document, overrides=OVERRIDES[args.engine]), arms=arms, seed=args.seed)
-    code = run_and_print(experiment, out, as_json=args.json, jobs=jobs)
+    code = run_and_print(experiment, out, as_json=args.json, jobs=jobs, verify=True)
     say(f"demo finished in {time.monotonic() - started:.0f} s")
     return code

@@ -7,18 +7,28 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.cli.freeze import count_sft
 from explicit_learning.cli.numbers import positive
-from explicit_learning.cli.output import accept_options, add_accept_argument, add_json_argument, answer, show
+from explicit_learning.cli.output import (
+    accept_options,
+    add_accept_argument,
+    add_json_argument,
+    answer,
+    counted_faults,
+    show,
+)
 from explicit_learning.cli.paths import folder_path
 from explicit_learning.experiment.document import read_experiment
 from explicit_learning.experiment.runner import run_experiment
+from explicit_learning.files.progress import say
+from explicit_learning.files.tree import FolderTree
 from explicit_learning.launch.signals import StopRequest, stop_signals_to
 from explicit_learning.report.experiment import experiment_results, experiment_text, places_text, stage_text
+from explicit_learning.verify.verifying import verify_run
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from explicit_learning.errors import ExitCode
+    from explicit_learning.errors import ExitCode, Fault
     from explicit_learning.experiment.document import Experiment
     from explicit_learning.experiment.runner import RunOfStage
 
@@ -42,9 +52,23 @@ def run(args: argparse.Namespace) -> ExitCode:
 
 
 def run_and_print(
-    experiment: Experiment, out: Path, *, as_json: bool, jobs: int, options: Sequence[str] = ()
+    experiment: Experiment,
+    out: Path,
+    *,
+    as_json: bool,
+    jobs: int,
+    options: Sequence[str] = (),
+    verify: bool = False,
 ) -> ExitCode:
     """Run an experiment; print a table after each run and all results at the end.
+
+    Args:
+        experiment: What to run.
+        out: Folder of the whole experiment.
+        as_json: Whether to print one JSON object instead of tables.
+        jobs: How many RL runs at once.
+        options: Further options of `el run`, for every run.
+        verify: Whether every run is verified at the end, as `el verify` does.
 
     Raises:
         Refusal: If a plan cannot be frozen, or a run ends with another exit code than 0.
@@ -63,9 +87,22 @@ def run_and_print(
     if not as_json:
         show(experiment_text(results))
         show(places_text(out, runs))
+    faults = _verified(runs) if verify else []
     return answer(
-        [],
+        faults,
         as_json=as_json,
         out=str(out),
         evaluations=[result.evaluation | {"model": result.name} for result in results],
     )
+
+
+def _verified(runs: Sequence[RunOfStage]) -> list[Fault]:
+    """Verify runs, say what each is, and return everything that is wrong."""
+    faults: list[Fault] = []
+    for run in runs:
+        found = verify_run(FolderTree(run.folder))
+        faults += found.faults
+        what = counted_faults(found.faults) if found.faults else "verified"
+        signer = "unsigned" if found.signer is None else f"signer {found.signer}"
+        say(f"el verify {run.folder}: {what} ({found.bytes / 1e6:.1f} MB hashed; {signer})")
+    return faults
