@@ -2,129 +2,37 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import tarfile
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
-from explicit_learning.cli import main
-from explicit_learning.completion.lifecycle import after_ranks
-from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.jsonl import write_rows
-from explicit_learning.files.resources import SCHEMAS
-from explicit_learning.files.schema import validate
-from explicit_learning.files.tree import FolderTree
-from explicit_learning.files.typed_json import from_json, to_json
 from explicit_learning.rundir.launches import ImageDigest
-from explicit_learning.verify.diff import Diff, diff_runs
-from explicit_learning.verify.diff_text import WIDTH, diff_text
-from explicit_learning.verify.opening import open_run
+from explicit_learning.verify.diff_text import diff_text
+from tests.support.compared_runs import (
+    ADAPTER,
+    TRACE,
+    begun,
+    by_pointer,
+    change_line,
+    change_tensors,
+    complete,
+    diff,
+    different_sections,
+    differing,
+    resumed_twice,
+    stopped_at_1,
+    with_torch,
+)
 from tests.support.finished_run import Run, plan_document, sft_document
-from tests.support.lifecycle import finish, stopped
 from tests.support.machines import MACHINE
 from tests.support.smoke_run import rows_of_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from explicit_learning.accounting.frontier import RankFrontiers
-    from explicit_learning.rundir.launches import Machine
-    from explicit_learning.verify.provenance import FactDifference
-
-TRACE = "accounting/rank-1/trace.jsonl"
-ADAPTER = "final-adapter/adapter_model.safetensors"
-
-
-def begun(folder: Path, document: dict[str, Any] | None = None, machine: Machine = MACHINE) -> Run:
-    folder.parent.mkdir(exist_ok=True)
-    run = Run.of(folder, document or plan_document())
-    run.machine = machine
-    run.prepare()
-    return run
-
-
-def complete(folder: Path, document: dict[str, Any] | None = None, machine: Machine = MACHINE) -> Run:
-    """Return a run of three steps that was not interrupted."""
-    run = begun(folder, document, machine)
-    run.checkpoint(3, [] if run.is_sft else run.sample())
-    write_rows(run.folder / "metrics.jsonl", rows_of_metrics(3))
-    assert finish(run) == ExitCode.DONE
-    return run
-
-
-def stop_at_1(folder: Path) -> tuple[Run, list[RankFrontiers]]:
-    """Return a run that stopped after its first step, and where its ranks stood."""
-    run = begun(folder)
-    frontiers = run.sample(range(1))
-    run.checkpoint(1, frontiers)
-    write_rows(run.folder / "metrics.jsonl", rows_of_metrics(1))
-    after_ranks(run.launch_manifest(), [stopped(1)] * 2)
-    return run, frontiers
-
-
-def stopped_at_1(folder: Path) -> Run:
-    return stop_at_1(folder)[0]
-
-
-def resumed_twice(folder: Path, machine: Machine) -> Run:
-    """Return a complete run that stopped after step 1, was killed in step 3, and ended on another machine."""
-    run, first = stop_at_1(folder)
-    run.machine = machine
-    run.prepare(accept_changes=True)
-    second = run.sample(range(1, 2), frontiers=first)
-    run.checkpoint(2, second)
-    run.sample(range(2, 3), frontiers=second)
-    run.prepare(accept_changes=True)
-    run.checkpoint(3, run.sample(range(2, 3), frontiers=second))
-    write_rows(run.folder / "metrics.jsonl", rows_of_metrics(3))
-    assert finish(run) == ExitCode.DONE
-    return run
-
-
-def diff(a: Run, b: Run) -> Diff:
-    found = diff_runs(FolderTree(a.folder), FolderTree(b.folder))
-    assert validate(to_json(found), "diff", gate="test", file="answer") == []
-    text = diff_text(found)
-    assert all(len(line) <= WIDTH for line in text.splitlines() if not line.startswith(("A: ", "B: ")))
-    return found
-
-
-def differing(found: Diff, section: str) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    (chosen,) = [each for each in found.sections if each.name == section]
-    return by_pointer(chosen.differences)
-
-
-def by_pointer(differences: tuple[FactDifference, ...]) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    return {each.pointer: (each.a, each.b) for each in differences}
-
-
-def different_sections(found: Diff) -> list[str]:
-    return [section.name for section in found.sections if section.differences]
-
-
-def change_line(run: Run, file: str, line: int, **changes: Any) -> None:
-    path = run.folder / file
-    lines = path.read_text().splitlines()
-    lines[line - 1] = json.dumps(json.loads(lines[line - 1]) | changes)
-    path.write_text("\n".join(lines) + "\n")
-
-
-def change_tensors(run: Run, file: str) -> None:
-    values = np.full((2, 3), 0.5, dtype=np.float32)
-    values[1, 2] = np.nextafter(np.float32(0.5), np.float32(1))
-    save_file({"lora_A": values}, run.folder / file)
-
-
-def with_torch(version: str) -> Machine:
-    libraries = {name: text for name, text in MACHINE.platform.libraries.items() if name != "glibc"}
-    platform = replace(MACHINE.platform, libraries=libraries | {"torch": version, "extra": "1.0"})
-    return replace(MACHINE, platform=platform)
 
 
 @pytest.mark.parametrize("document", [plan_document(), sft_document()], ids=["rl", "sft"])
@@ -369,100 +277,3 @@ def test_a_run_that_logs_more_seldom_is_compared_at_the_steps_of_both(tmp_path: 
     assert found.computed.first is None
     assert not found.identical
     assert found.computed.in_one_alone == ("metrics.jsonl: steps that only one run logs: 1",)
-
-
-@pytest.mark.parametrize(
-    ("damage", "file", "pointer"),
-    [
-        (lambda run: change_line(run, "metrics.jsonl", 2, step=1), "metrics.jsonl:2", "/step"),
-        (lambda run: change_line(run, "metrics.jsonl", 2, step=None), "metrics.jsonl:2", "/step"),
-        (lambda run: change_line(run, "metrics.jsonl", 2, loss=True), "metrics.jsonl:2", "/loss"),
-        (lambda run: change_line(run, "metrics.jsonl", 2, loss=[1]), "metrics.jsonl:2", "/loss"),
-        (lambda run: (run.folder / "metrics.jsonl").unlink(), "metrics.jsonl", None),
-        (lambda run: change_line(run, TRACE, 3, valid=None), f"{TRACE}:3", "/valid"),
-        (lambda run: change_line(run, TRACE, 1, run_id="other"), f"{TRACE}:1", "/run_id"),
-        (lambda run: (run.folder / TRACE).unlink(), TRACE, None),
-        (lambda run: (run.folder / ADAPTER).write_bytes(b"short"), ADAPTER, None),
-        (lambda run: (run.folder / ADAPTER).unlink(), ADAPTER, None),
-        (lambda run: (run.folder / "plan.json").write_text("[]"), "plan.json", None),
-        (lambda run: (run.folder / "training-complete.json").write_text("{"), "training-complete.json", None),
-        (lambda run: (run.folder / "training-complete.json").unlink(), "training-complete.json", None),
-        (lambda run: (run.folder / "run-manifest.json").write_text("[]"), "run-manifest.json", ""),
-        (lambda run: (run.folder / "launches" / "launch-1.json").unlink(), "launches", None),
-        (lambda run: (run.folder / "launches" / "launch-1.json").write_text("{}"), "launches/launch-1.json", ""),
-    ],
-)
-def test_a_damaged_file_is_refused_by_name(
-    tmp_path: Path, damage: Callable[[Run], Any], file: str, pointer: str
-) -> None:
-    a, b = complete(tmp_path / "a"), complete(tmp_path / "b")
-    damage(b)
-    for pair in ((a, b), (b, a)):
-        with pytest.raises(Refusal) as refusal:
-            diff(*pair)
-        fault = refusal.value.faults[0]
-        assert (fault.file, refusal.value.exit_code) == (str(b.folder / file), ExitCode.CONTRACT)
-        if pointer is not None:
-            assert fault.pointer == pointer
-
-
-def test_the_command_answers_with_0_whether_runs_differ_or_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    a, b = complete(tmp_path / "a"), complete(tmp_path / "b", plan_document(seed=11))
-    change_line(b, "metrics.jsonl", 2, loss=0.1)
-    capsys.readouterr()
-    for one, other, identical in ((a, a, True), (a, b, False)):
-        assert main(["diff", str(one.folder), str(other.folder), "--json"]) == 0
-        answer = json.loads(capsys.readouterr().out)
-        assert (answer["ok"], answer["faults"], answer["identical"]) == (True, [], identical)
-        assert answer["diff"]["identical"] is identical
-        assert validate(answer, "faults", gate="test", file="answer") == []
-        assert validate(answer["diff"], "diff", gate="test", file="answer") == []
-    assert main(["diff", str(a.folder), str(b.folder)]) == 0
-    out = capsys.readouterr().out
-    assert "different from step 2 on:\n    metrics.jsonl:2\n        loss: A 0.5, B 0.1\n" in out
-    assert "    /seed: A 0, B 11\n" in out
-
-
-@pytest.mark.parametrize("kind", ["missing", "file", "empty"])
-def test_what_is_no_run_is_refused(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "x"
-    if kind == "file":
-        path.write_text("")
-    elif kind == "empty":
-        path.mkdir()
-    code = main(["diff", str(path), str(path), "--json"])
-    (fault,) = json.loads(capsys.readouterr().out)["faults"]
-    assert code == ExitCode.CONTRACT
-    assert fault["file"] == str(path / "run-manifest.json" if kind == "empty" else path)
-
-
-def test_an_archive_is_read_as_its_folder_is(tmp_path: Path) -> None:
-    a = complete(tmp_path / "a")
-    with tarfile.open(tmp_path / "run.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
-        for path in sorted(path for path in a.folder.rglob("*") if path.is_file()):
-            archive.add(path, path.relative_to(a.folder).as_posix())
-    found = diff_runs(FolderTree(a.folder), open_run(tmp_path / "run.tar"))
-    assert found.identical
-    assert {each.file: each.rows for each in found.computed.files}[ADAPTER] == 1
-    assert found.b.place == str(tmp_path / "run.tar")
-
-
-def test_many_differences_are_shortened_in_text_and_whole_in_json(tmp_path: Path) -> None:
-    libraries = {f"package-{number:03d}": "1" for number in range(300)}
-    platform = replace(MACHINE.platform, libraries=MACHINE.platform.libraries | libraries)
-    a, b = complete(tmp_path / "a"), complete(tmp_path / "b", machine=replace(MACHINE, platform=platform))
-    found = diff(a, b)
-    assert len(differing(found, "packages")) == 300
-    text = diff_text(found)
-    assert "packages: 300 of 303 different\n    /platform/libraries/package-000: A nothing, B 1\n" in text
-    assert "    and 292 more (--json has all)\n" in text
-    assert len(text.splitlines()) < 80
-
-
-def test_the_golden_example_is_an_answer() -> None:
-    example = json.loads((SCHEMAS / "examples" / "diff.json").read_text())
-    found = from_json(Diff, example)
-    assert to_json(found) == example
-    assert "different from step 1 on:\n    accounting/rank-0/trace.jsonl:10" in diff_text(found)
