@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING
 
 import pytest
 
 from explicit_learning.errors import Refusal
-from explicit_learning.files.jsonl import read_rows, write_rows
+from explicit_learning.files import jsonl
+from explicit_learning.files.jsonl import bounded_lines, read_rows, stream_rows, write_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,3 +67,29 @@ def test_a_byte_order_mark_hides_no_row(tmp_path: Path) -> None:
     faults: list[Fault] = []
     assert list(read_rows(path, gate="data", collect=faults.append)) == [(1, {"a": 1}), (2, {"b": 2})]
     assert [(fault.file, fault.found) for fault in faults] == [(f"{path}:1", "a UTF-8 byte-order mark")]
+
+
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        (b"", []),
+        (b"a\nbc\n", [b"a\n", b"bc\n"]),
+        (b"a\n\ntorn", [b"a\n", b"\n", b"torn"]),
+        (b"1234\nb\n", [b"1234\n", b"b\n"]),
+        (b"12345678901\nb\n", [b"12345\n", b"b\n"]),
+        (b"1234567890\nb\n", [b"12345\n", b"b\n"]),
+        (b"b\n12345678901", [b"b\n", b"12345"]),
+    ],
+)
+def test_a_line_is_never_longer_than_the_bound(
+    monkeypatch: pytest.MonkeyPatch, data: bytes, lines: list[bytes]
+) -> None:
+    monkeypatch.setattr(jsonl, "MAX_LINE_BYTES", 5)
+    assert list(bounded_lines(io.BytesIO(data))) == lines
+
+
+def test_half_a_line_at_the_end_is_left_out_if_a_kill_may_have_left_it() -> None:
+    data = b'{"a":1}\n{"a":'
+    assert list(stream_rows(io.BytesIO(data), file="f", gate="test", torn_end=True)) == [(1, {"a": 1})]
+    with pytest.raises(Refusal, match="a last line without a newline"):
+        list(stream_rows(io.BytesIO(data), file="f", gate="test"))
