@@ -9,7 +9,7 @@ import pytest
 
 from explicit_learning.errors import Refusal
 from explicit_learning.files import jsonl
-from explicit_learning.files.jsonl import bounded_lines, read_rows, stream_rows, write_rows
+from explicit_learning.files.jsonl import bounded_lines, read_rows, write_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,10 +86,3 @@ def test_a_line_is_never_longer_than_the_bound(
 ) -> None:
     monkeypatch.setattr(jsonl, "MAX_LINE_BYTES", 5)
     assert list(bounded_lines(io.BytesIO(data))) == lines
-
-
-def test_half_a_line_at_the_end_is_left_out_if_a_kill_may_have_left_it() -> None:
-    data = b'{"a":1}\n{"a":'
-    assert list(stream_rows(io.BytesIO(data), file="f", gate="test", torn_end=True)) == [(1, {"a": 1})]
-    with pytest.raises(Refusal, match="a last line without a newline"):
-        list(stream_rows(io.BytesIO(data), file="f", gate="test"))
