@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 __all__ = ["TraceRows"]
 
 SCORE_FIELDS = field_names(Score)
+MAYBE_OTHER_TOKENIZER = (
+    "verify with --deep, which tells whether the base model in the plan's place is the plan's: if it is, do not rely "
+    "on this run as it is"
+)
 
 
 class TraceRows:
@@ -77,6 +81,8 @@ class TraceRows:
         """
         for name, found, expected in chain(self._unlike(row, kept=kept), self._impossible(row)):
             collector.report(file=where, pointer=f"/{name}", found=found, expected=expected)
+        for name, found, expected in self._undecodable(row):
+            collector.report(file=where, pointer=f"/{name}", found=found, expected=expected, fix=MAYBE_OTHER_TOKENIZER)
 
     def _unlike(self, row: TraceRow, *, kept: bool) -> Iterator[Wrong]:
         """Yield the fields that are not what they must be."""
@@ -96,13 +102,21 @@ class TraceRows:
             yield "completion_token_ids", f"{len(ids)} token ids, terminated: {found_text(row.terminated)}", expected
         if not self._terminal.isdisjoint(ids[:-1]):
             yield "completion_token_ids", f"a terminal token before the last of {len(ids)}", "one at the end only"
-        if self._decoder is not None and not self._decoder.known.issuperset(ids):
-            unknown = next(token for token in ids if token not in self._decoder.known)
-            yield "completion_token_ids", f"token id {unknown}", "ids of the model's tokenizer"
         if self._slots is not None and row.slot_id not in self._slots:
             yield "slot_id", found_text(row.slot_id), "a slot of the dataset"
         if not is_representable(row.gold):
             yield "gold", found_text(row.gold), "an answer that a completion can hold"
+
+    def _undecodable(self, row: TraceRow) -> Iterator[Wrong]:
+        """Yield what is wrong with a row if the tokenizer is the plan's."""
+        if self._decoder is None:
+            return
+        ids, known = row.completion_token_ids, self._decoder.known
+        if not known.issuperset(ids):
+            unknown = next(token for token in ids if token not in known)
+            yield "completion_token_ids", f"token id {unknown}", "ids of the model's tokenizer"
+        elif row.completion_text != (text := self._decoder.text(ids)):
+            yield "completion_text", found_text(row.completion_text), f"{found_text(text)}, the text of its token ids"
 
     def _of_run(self, row: TraceRow, *, kept: bool) -> Iterator[Expectation]:
         for name, right in self._run.items():
@@ -123,8 +137,6 @@ class TraceRows:
         last = row.completion_token_ids[-1]
         terminated = last in self._terminal
         yield "terminated", terminated, f"the last token id is {last}, {'' if terminated else 'not '}a terminal token"
-        if self._decoder is not None and self._decoder.known.issuperset(row.completion_token_ids):
-            yield "completion_text", self._decoder.text(row.completion_token_ids), "the text of its token ids"
 
     def _of_slot(self, row: TraceRow) -> Iterable[Expectation]:
         return () if self._slots is None else self._slots.get(row.slot_id, ())

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from explicit_learning.errors import Refusal
-from explicit_learning.files.jsonl import read_rows, stream_rows, write_rows
+from explicit_learning.files import jsonl
+from explicit_learning.files.jsonl import bounded_lines, read_rows, stream_rows, write_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,3 +81,22 @@ def test_a_byte_order_mark_hides_no_row(tmp_path: Path) -> None:
     faults: list[Fault] = []
     assert list(read_rows(path, gate="data", collect=faults.append)) == [(1, {"a": 1}), (2, {"b": 2})]
     assert [(fault.file, fault.found) for fault in faults] == [(f"{path}:1", "a UTF-8 byte-order mark")]
+
+
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        (b"", []),
+        (b"a\nbc\n", [b"a\n", b"bc\n"]),
+        (b"a\n\ntorn", [b"a\n", b"\n", b"torn"]),
+        (b"1234\nb\n", [b"1234\n", b"b\n"]),
+        (b"12345678901\nb\n", [b"12345\n", b"b\n"]),
+        (b"1234567890\nb\n", [b"12345\n", b"b\n"]),
+        (b"b\n12345678901", [b"b\n", b"12345"]),
+    ],
+)
+def test_a_line_is_never_longer_than_the_bound(
+    monkeypatch: pytest.MonkeyPatch, data: bytes, lines: list[bytes]
+) -> None:
+    monkeypatch.setattr(jsonl, "MAX_LINE_BYTES", 5)
+    assert list(bounded_lines(io.BytesIO(data))) == lines
