@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from explicit_learning.plan.typed_plan import Plan
     from explicit_learning.rundir.rank_report import RankReport, RolloutReport
 
-__all__ = ["broken_accounting_rules", "broken_completion_rules"]
+__all__ = ["broken_accounting_rules", "broken_completion_rules", "broken_measurement_rules"]
 
 SHOWN = 5
 
@@ -46,6 +46,14 @@ def broken_completion_rules(
     if [report.rank for report in reports] != list(range(world)):
         found = f"reports of ranks {[report.rank for report in reports]}"
         return [_fault(None, found, f"one report of each rank from 0 to {world - 1}")]
+    faults = broken_measurement_rules(plan, recounts, reports, adapter_tensors_sha256=adapter_tensors_sha256)
+    return [*faults, *broken_accounting_rules(plan, recounts)] if plan.samples else faults
+
+
+def broken_measurement_rules(
+    plan: Plan, recounts: Sequence[RankRecount], reports: Sequence[RankReport], *, adapter_tensors_sha256: str
+) -> list[Fault]:
+    """Return a fault for every rule that the ranks' measurements break (see `broken_completion_rules`)."""
     faults = [
         *_steps(plan, reports),
         *_records(plan, reports),
@@ -58,7 +66,7 @@ def broken_completion_rules(
     ]
     if not plan.samples:
         return faults + list(_loss_tokens(plan, reports))
-    return [*faults, *broken_accounting_rules(plan, recounts), *_totals(recounts, reports)]
+    return [*faults, *_totals(recounts, reports)]
 
 
 def broken_accounting_rules(plan: Plan, recounts: Sequence[RankRecount], *, finished: bool = True) -> list[Fault]:

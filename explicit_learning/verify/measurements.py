@@ -1,20 +1,17 @@
-"""The completion rules, applied to what the marker says the ranks measured and to the recounted ledgers and traces."""
+"""The completion rules, applied to what the marker says the ranks measured."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explicit_learning.completion.marker import sampled_counts
-from explicit_learning.completion.rules import broken_completion_rules
+from explicit_learning.completion.rules import broken_measurement_rules
 from explicit_learning.errors import Context, found_text
-from explicit_learning.files.typed_json import to_json
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.rank_report import RankReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from explicit_learning.accounting.set_aside import Discarded
     from explicit_learning.completion.recount import RankRecount
     from explicit_learning.errors import Fault
     from explicit_learning.files.tree import Tree
@@ -27,38 +24,27 @@ CONTEXT = Context(gate="completion", fix="restore the run directory from a copy:
 
 
 def measurement_faults(
-    tree: Tree, plan: Plan, marker: CompletionMarker, recounts: Sequence[RankRecount], lost: Discarded
+    tree: Tree, plan: Plan, marker: CompletionMarker, recounts: Sequence[RankRecount]
 ) -> Iterator[Fault]:
-    """Yield every completion rule that a finished run breaks, and every count of its marker that is another.
+    """Yield every rule about measurements that a finished run breaks; `accounting_faults` holds those about its files.
 
     Args:
         tree: The run's files.
         plan: The plan.
         marker: The completion marker.
         recounts: Each rank's ledger and trace, counted; none in SFT arms.
-        lost: What was set aside.
     """
     file = tree.place(layout.COMPLETION_MARKER)
     sha256 = marker.adapter.tensors_sha256
-    for fault in broken_completion_rules(plan, recounts, _reports(plan, marker), adapter_tensors_sha256=sha256):
+    for fault in broken_measurement_rules(plan, recounts, _reports(plan, marker), adapter_tensors_sha256=sha256):
         yield CONTEXT.fault(file=fault.file or file, pointer=fault.pointer, found=fault.found, expected=fault.expected)
-    counts = to_json(marker.counts)
-    expected = sampled_counts(recounts, lost) | {
-        "sft_loss_token_ceiling": plan.budget.max_sft_loss_tokens,
-        "sampled_token_ceiling": plan.budget.max_completion_tokens_per_run,
-    }
-    for name, value in expected.items():
-        if counts[name] != (right := to_json(value)):
-            text = f"{found_text(right)}, counted again from the run's files"
-            yield CONTEXT.fault(file=file, pointer=f"/counts/{name}", found=found_text(counts[name]), expected=text)
-    for recount, found in zip(recounts, marker.accounting, strict=False):
-        if found != recount.frontiers:
-            text = f"{found_text(to_json(recount.frontiers))}, the ends of the files"
-            pointer = f"/accounting/{recount.rank}"
-            yield CONTEXT.fault(file=file, pointer=pointer, found=found_text(to_json(found)), expected=text)
-    if len(marker.accounting) != len(recounts):
-        ranks = f"{len(marker.accounting)} ranks"
-        yield CONTEXT.fault(file=file, pointer="/accounting", found=ranks, expected=f"{len(recounts)} ranks")
+    for name, planned in (
+        ("sft_loss_token_ceiling", plan.budget.max_sft_loss_tokens),
+        ("sampled_token_ceiling", plan.budget.max_completion_tokens_per_run),
+    ):
+        if (found := getattr(marker.counts, name)) != planned:
+            expected = f"{planned}, as planned"
+            yield CONTEXT.fault(file=file, pointer=f"/counts/{name}", found=found_text(found), expected=expected)
 
 
 def _reports(plan: Plan, marker: CompletionMarker) -> list[RankReport]:

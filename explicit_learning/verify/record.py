@@ -20,7 +20,7 @@ from explicit_learning.plan.reading import plan_of_bytes
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.checkpoint_mark import CheckpointMark
 from explicit_learning.rundir.completion_marker import CompletionMarker
-from explicit_learning.rundir.events import Event
+from explicit_learning.rundir.events import read_events
 from explicit_learning.rundir.launches import readable_launches
 from explicit_learning.rundir.output_comparison import OutputComparison
 from explicit_learning.rundir.resume_audit import ResumeAudit
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from explicit_learning.errors import FaultCollector
     from explicit_learning.files.tree import Tree
     from explicit_learning.plan.typed_plan import Plan
+    from explicit_learning.rundir.events import Event
     from explicit_learning.rundir.launches import Launch
     from explicit_learning.rundir.run_manifest import RunManifest
 
@@ -120,7 +121,7 @@ def read_record(tree: Tree, collector: FaultCollector) -> RunRecord:
     record.boundary = optional(layout.SMOKE_BOUNDARY, SmokeBoundary)
     record.comparison = optional(layout.OUTPUT_COMPARISON, OutputComparison)
     record.metrics = attempt(lambda: list(_rows(tree, layout.METRICS))) or []
-    record.events = list(_events(tree))
+    record.events, _ = read_events(tree)
     _check_others(tree, collector)
     return record
 
@@ -144,16 +145,6 @@ def _rows(tree: Tree, name: str) -> Iterator[dict[str, Any]]:
     if name in tree.files:
         with tree.open(name) as stream:
             yield from (row for _, row in stream_rows(stream, file=tree.place(name), gate=GATE))
-
-
-def _events(tree: Tree) -> Iterator[Event]:
-    """Yield the events that can be read. It is a log: a kill may have torn a line, and nothing is proven by it."""
-    if layout.EVENTS not in tree.files:
-        return
-    with tree.open(layout.EVENTS) as stream:
-        for _, row in stream_rows(stream, file=tree.place(layout.EVENTS), gate=GATE, collect=lambda _: None):
-            if not validate(row, "event", gate=GATE, file=layout.EVENTS):
-                yield Event(time=row["time"], kind=row["kind"], data=row["data"])
 
 
 def _check_others(tree: Tree, collector: FaultCollector) -> None:

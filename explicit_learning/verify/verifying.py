@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.accounting.set_aside import discarded
-from explicit_learning.completion.recount import recount_rank
 from explicit_learning.errors import Context, Fault, FaultCollector, Refusal
 from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.tree import hash_tree
@@ -249,11 +247,8 @@ class _Verifier:
         self.not_checked += answer.not_checked
         if marker is None:
             return
-        ranks = range(plan.hardware.world_size) if plan.samples else ()
-
-        def measured() -> Iterable[Fault]:
-            recounts = [recount_rank(tree, plan, rank, base_ids=None) for rank in ranks]
-            return measurement_faults(tree, plan, marker, recounts, discarded(tree))
-
-        self._part(measured)
+        if plan.samples and not answer.recounts:
+            self.not_checked.append("the rules about what ranks measured: they need every ledger and trace")
+            return
+        self._part(lambda: measurement_faults(tree, plan, marker, answer.recounts))
         self.checked.append("every completion rule against the marker")
