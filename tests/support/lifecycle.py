@@ -27,9 +27,9 @@ def kinds(run: Run) -> list[str]:
     return [event.kind for event in events]
 
 
-def finish(run: Run, **changes: Any) -> ExitCode:
+def finish(run: Run, *, signing_key: str | None = None, **changes: Any) -> ExitCode:
     outcomes = run.completed(run.reports(run.save_adapter(), **changes))
-    return after_ranks(run.launch_manifest(), outcomes).exit_code
+    return after_ranks(run.launch_manifest(), outcomes, signing_key=signing_key).exit_code
 
 
 def stopped(step: int, **measured: Any) -> RankOutcome:
