@@ -30,7 +30,7 @@ from explicit_learning.completion.rules import broken_completion_rules
 from explicit_learning.completion.smoke_proof import broken_smoke_rules
 from explicit_learning.completion.statement import write_statement
 from explicit_learning.errors import Context, ExitCode, Refusal, exit_code_of
-from explicit_learning.files.atomic import TEMPORARY_PREFIX, write_bytes, write_text
+from explicit_learning.files.atomic import write_bytes, write_text
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.limits import noted_limits
 from explicit_learning.files.os_errors import write_fault
@@ -43,7 +43,7 @@ from explicit_learning.rundir.checkpoint_mark import verify_checkpoint
 from explicit_learning.rundir.checkpoints import (
     complete_checkpoints,
     newest_complete,
-    remove,
+    remove_half_written,
     set_aside_folder,
     set_aside_incomplete,
 )
@@ -133,7 +133,7 @@ def prepare_run(
         run.mkdir(parents=True, exist_ok=True)
         require_own_folder(run, plan.frozen_config_sha256)
         manifest = _read_or_create_manifest(run, plan, plan_bytes)
-        left = _remove_half_written(run)
+        left = remove_half_written(run)
         if (run / layout.COMPLETION_MARKER).exists():
             return _finalise(run, manifest, launch_id, signing_key)
         read_audits(run)  # a damaged one would keep the run from being completed, after all its training
@@ -207,20 +207,6 @@ def _finalise(run: Path, manifest: RunManifest, launch_id: str, signing_key: str
         write_statement(run, named_signer(signing_key))
     say(f"{run}: this run was already complete; its manifest and its statement now record it")
     return Preparation(action="finalise", checkpoint=None, run_manifest_sha256=expected, launch_id=launch_id)
-
-
-def _remove_half_written(run: Path) -> list[str]:
-    """Remove files and folders that a kill kept from getting their names: nobody has ever seen them.
-
-    Returns:
-        Those that could not be removed, each with the reason.
-    """
-    left = []
-    for path in sorted(run.rglob(f"{TEMPORARY_PREFIX}*")):
-        if reason := remove(path):
-            left.append(f"{path.relative_to(run).as_posix()}: {reason}")
-            say(f"{path} could not be removed ({reason}); the next launch tries again")
-    return left
 
 
 def _tidy(run: Path) -> None:

@@ -15,10 +15,12 @@ from explicit_learning.completion.launches import launch_entries, machines_of
 from explicit_learning.errors import Context, Refusal
 from explicit_learning.files.atomic import write_bytes
 from explicit_learning.files.os_errors import read_fault
+from explicit_learning.files.progress import say
 from explicit_learning.files.tree import FolderTree, hash_tree, tree_document, tree_json
 from explicit_learning.files.typed_json import RESTORE, to_json
 from explicit_learning.gates.signing import public_pem
 from explicit_learning.rundir import layout
+from explicit_learning.rundir.checkpoints import remove_half_written
 from explicit_learning.rundir.completion_marker import CompletionMarker
 from explicit_learning.rundir.launches import launches_of
 
@@ -177,6 +179,7 @@ def write_statement(run: Path, signer: CryptoSigner | None) -> None:
         Refusal: If a document of the run cannot be read.
         OSError: If a file cannot be read or written.
     """
+    remove_half_written(run)
     target = run / layout.statement_file()
     target.parent.mkdir(exist_ok=True)
     if signer is not None:
@@ -186,7 +189,21 @@ def write_statement(run: Path, signer: CryptoSigner | None) -> None:
     (run / layout.LOCK).unlink(missing_ok=True)
     tree = FolderTree(run)
     hashes, errors = hash_tree(tree, filter(layout.is_covered, tree.files))
+    if odd := [name for name in hashes if not _is_text(name)]:
+        expected = "names in UTF-8, which a statement can hold"
+        fix = "move what is not the run's own out of its folder"
+        raise Refusal(CONTEXT.fault(found=repr(name), expected=expected, fix=fix) for name in odd)
+    for name, what in tree.others.items():
+        say(f"warning: {tree.place(name)} is {what}, which the statement cannot cover: el verify will refuse it")
     if errors:
         raise Refusal(read_fault(error, Path(tree.place(name)), gate=GATE) for name, error in errors.items())
     keyid = None if signer is None else signer.public_key.keyid
     write_bytes(target, wrap(build_statement(tree, hashes, keyid=keyid), signer))
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

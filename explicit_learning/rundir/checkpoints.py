@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.errors import Refusal
 from explicit_learning.files.atomic import TEMPORARY_PREFIX, fsync_folder
+from explicit_learning.files.progress import say
 from explicit_learning.rundir.checkpoint_mark import read_mark
 from explicit_learning.rundir.layout import CHECKPOINT_MARK, SET_ASIDE, checkpoint_name, step_of
 
@@ -26,6 +27,7 @@ __all__ = [
     "complete_checkpoints",
     "newest_complete",
     "remove",
+    "remove_half_written",
     "renamed_checkpoints",
     "rotate_checkpoints",
     "set_aside_folder",
@@ -68,6 +70,20 @@ def set_aside_folder(run: Path, name: str) -> str:
     fsync_folder(target)
     fsync_folder(run)
     return f"{SET_ASIDE}/{name}.{number:04d}"
+
+
+def remove_half_written(run: Path) -> list[str]:
+    """Remove files and folders that a kill kept from getting their names: nobody has ever seen them.
+
+    Returns:
+        Those that could not be removed, each with the reason.
+    """
+    left = []
+    for path in sorted(run.rglob(f"{TEMPORARY_PREFIX}*")):
+        if reason := remove(path):
+            left.append(f"{path.relative_to(run).as_posix()}: {reason}")
+            say(f"{path} could not be removed ({reason}); the next launch tries again")
+    return left
 
 
 def renamed_checkpoints(run: Path) -> dict[str, str]:

@@ -328,17 +328,17 @@ def test_a_ledger_row_too_few(whole: Run) -> None:
     drop_last_row(whole.folder / "accounting/rank-1/ledger.jsonl")
     assert [pointer for pointer, _ in broken(whole)] == [
         "/completions",
+        "/sampled_tokens",
+        "/completions",
         "/generations",
         "/groups",
         "/trace",
-        "/completions",
-        "/sampled_tokens",
     ]
 
 
 def test_an_edited_count(whole: Run) -> None:
     edit(whole.folder / "accounting/rank-0/ledger.jsonl", '"token_count":5', '"token_count":4')
-    assert [pointer for pointer, _ in broken(whole)] == ["accounting/rank-0/trace.jsonl:2", "/sampled_tokens"]
+    assert [pointer for pointer, _ in broken(whole)] == ["/sampled_tokens", "accounting/rank-0/trace.jsonl:2"]
 
 
 def test_a_trace_row_of_another_completion(whole: Run) -> None:

@@ -194,7 +194,11 @@ def test_links_and_pipes_are_refused_and_not_followed(run: Path, tmp_path: Path)
     (run / "outside").symlink_to("/etc")
     os.mkfifo(run / "pipe")
     found = {(fault.file, fault.found) for fault in verified(run).faults if fault.gate == "files"}
-    assert {(str(run / "plan.json"), "a link"), (str(run / "outside"), "a link"), (str(run / "pipe"), "a pipe")} <= found
+    assert {
+        (str(run / "plan.json"), "a link"),
+        (str(run / "outside"), "a link"),
+        (str(run / "pipe"), "a pipe"),
+    } <= found
 
 
 def test_what_is_no_run_is_told_at_once(tmp_path: Path) -> None:
