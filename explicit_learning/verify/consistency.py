@@ -8,6 +8,7 @@ hash that covers it still contradicts the rest.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 from explicit_learning.completion.launches import differences, launch_entries, machines_of
@@ -19,6 +20,7 @@ from explicit_learning.rundir import layout
 from explicit_learning.rundir.checkpoint_mark import mark_faults
 from explicit_learning.rundir.completion_marker import CheckpointEntry, Parameters
 from explicit_learning.rundir.run_manifest import CompletionRecord, PlanIdentities, create_run_manifest
+from explicit_learning.verify.contradictions import contradiction
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
@@ -68,21 +70,7 @@ def consistency_faults(tree: Tree, record: RunRecord, hashes: Mapping[str, str])
     yield from _log(tree, record, marker)
 
 
-def _different(
-    file: str,
-    pointer: str,
-    found: object,
-    expected: object,
-    source: str,
-) -> Iterator[Fault]:
-    """Yield a fault if a field is not what it is computed from."""
-    if found != expected:
-        yield CONTEXT.fault(
-            file=file,
-            pointer=pointer,
-            found=found_text(to_json(found)),
-            expected=f"{found_text(to_json(expected))}, {source}",
-        )
+_different = partial(contradiction, CONTEXT)
 
 
 def _manifest(tree: Tree, plan: Plan, manifest: RunManifest, hashes: Mapping[str, str]) -> Iterator[Fault]:

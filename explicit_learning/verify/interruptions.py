@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from explicit_learning.completion.smoke_proof import FIX
-from explicit_learning.errors import Context, Refusal, found_text
+from explicit_learning.errors import Context, Refusal
 from explicit_learning.files.tree import tree_document
-from explicit_learning.files.typed_json import RESTORE, to_json
+from explicit_learning.files.typed_json import RESTORE
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.completion_marker import AuditEntry, ResumeProbe
 from explicit_learning.rundir.resume_audit import audit_faults
 from explicit_learning.rundir.state_digests import StateDigests
+from explicit_learning.verify.contradictions import contradiction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -42,10 +44,7 @@ def interruption_faults(tree: Tree, record: RunRecord, hashes: Mapping[str, str]
     yield from _comparison(tree, record, hashes)
 
 
-def _equal(file: str, pointer: str, found: Any, expected: Any, source: str) -> Iterator[Fault]:  # noqa: ANN401 - JSON
-    if found != expected:
-        expected_text = f"{found_text(to_json(expected))}, {source}"
-        yield CONTEXT.fault(file=file, pointer=pointer, found=found_text(to_json(found)), expected=expected_text)
+_equal = partial(contradiction, CONTEXT)
 
 
 def _audit(tree: Tree, record: RunRecord, name: str, audit: ResumeAudit, hashes: Mapping[str, str]) -> Iterator[Fault]:
