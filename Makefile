@@ -90,4 +90,4 @@ IMAGE_KIND ?= config
 run: ## start the image on PLAN in this folder, by its ID, which is declared to the run; with docker, or ENGINE=podman
 	@engine=$(or $(ENGINE),docker); id=$$("$$engine" image inspect --format '{{.Id}}' el:lock); \
 	exec "$$engine" run --rm --gpus all --user "$$(id -u):$$(id -g)" --ipc=host --ulimit memlock=-1 \
-	    -v "$$PWD:/work" -e "EXPLICIT_IMAGE_DIGEST=$(IMAGE_KIND)=$$id" "$$id" "$(PLAN)"
+	    -v "$$PWD:/work" -e "EXPLICIT_IMAGE_DIGEST=$(IMAGE_KIND)=$$id" -e EXPLICIT_SIGNING_KEY "$$id" "$(PLAN)"

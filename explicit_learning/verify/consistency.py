@@ -169,6 +169,8 @@ def _launch_steps(tree: Tree, record: RunRecord) -> Iterator[Fault]:
         start, file = launch.start, tree.place(layout.launch_start_file(launch.start.launch_id))
         step = layout.step_of(start.checkpoint or "") or 0
         yield from _different(file, "/step", start.step, step, "the step of its checkpoint")
+        if (plan := record.plan) is not None:
+            yield from _locks(file, launch, plan.environment_lock_sha256)
         if start.number == 0 and start.step:
             yield CONTEXT.fault(file=file, pointer="/step", found=str(start.step), expected="0, as in a first launch")
         ends = [rank.optimizer_step for rank in launch.end.ranks] if launch.end else []
@@ -178,6 +180,16 @@ def _launch_steps(tree: Tree, record: RunRecord) -> Iterator[Fault]:
     if plan is not None and reached > plan.optimisation.max_steps:
         expected = f"at most {plan.optimisation.max_steps} steps, as planned"
         yield CONTEXT.fault(file=tree.place(layout.LAUNCHES), found=f"{reached} steps", expected=expected)
+
+
+def _locks(file: str, launch: Launch, expected: str) -> Iterator[Fault]:
+    """Every node ran in the environment of the plan's lock; an image was built from it."""
+    for number, node in enumerate(launch.start.nodes):
+        place, source = f"/nodes/{number}", f"as in {layout.PLAN}"
+        yield from _different(file, f"{place}/lock/sha256", node.lock.sha256, expected, source)
+        if (baked := node.image.baked_in) is not None:
+            pointer = f"{place}/image/baked_in/lock_sha256"
+            yield from _different(file, pointer, baked["lock_sha256"], expected, source)
 
 
 def _checkpoints(tree: Tree, record: RunRecord, marker: CompletionMarker, hashes: Mapping[str, str]) -> Iterator[Fault]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from explicit_learning.errors import Context, Refusal
+from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.gates.image import BILL_NAME
 from explicit_learning.inputs.code import IMAGE_FILE
@@ -47,7 +47,15 @@ def deep_faults(
             fix="name the plan file that lies beside them: --plan PLAN",
         )
         return
-    yield from read_frozen_inputs(reachable.document).faults
+    try:
+        yield from read_frozen_inputs(reachable.document).faults
+    except ModuleNotFoundError as error:
+        yield CONTEXT.fault(
+            found=f"an environment without {error.name}, which reads data and models",
+            expected="the environment of a lock, for --deep",
+            fix="verify with --deep in a checkout (bin/el) or in the image; without it this environment is enough",
+            exit_code=ExitCode.ENVIRONMENT,
+        )
     adapter, marker = reachable.paths.initial_adapter, record.marker
     if adapter is not None and marker is not None:
         weights, expected = Path(adapter) / ADAPTER_FILES[1], marker.identities.initial_adapter_tensors_sha256

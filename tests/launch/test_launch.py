@@ -28,7 +28,7 @@ STOP_SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2]
 
 
 def test_both_ranks_complete(launched: Launched) -> None:
-    with launched("complete", PYTHONHASHSEED="5") as launch:
+    with launched("complete", PYTHONHASHSEED="5", EXPLICIT_SIGNING_KEY="nobody but the launcher reads it") as launch:
         assert launch.wait() == 0
     outcome, first, second = launch.outcomes()[0], launch.seen(0), launch.seen(1)
     assert (outcome["status"], outcome["optimizer_step"], second["sum"]) == ("completed", 7, 3)
@@ -38,6 +38,7 @@ def test_both_ranks_complete(launched: Launched) -> None:
         "CUDA_VISIBLE_DEVICES": "",
         "PYTHONHASHSEED": "0",
         "PYTHONSAFEPATH": "1",
+        "EXPLICIT_SIGNING_KEY": None,
     }
     assert first["own_session"]
     assert not [name for name in first["files"] if name.endswith(LOCK)], "a rank holds the run's lock"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 COMPLETED = RankOutcome(status="completed", optimizer_step=7)
 VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "PYTHONHASHSEED", "PYTHONSAFEPATH")
+VARIABLES += ("EXPLICIT_SIGNING_KEY",)
 
 
 def ready(context: RankContext) -> None:
