@@ -246,6 +246,7 @@ def test_a_statement_of_another_run_is_found(run: Path, tmp_path: Path) -> None:
     assert {"files", "statement"} <= gates(verified(run))
 
 
+@pytest.mark.slow  # it is read to its end
 def test_a_line_of_five_gigabytes_does_not_fill_the_memory(run: Path) -> None:
     with (run / "metrics.jsonl").open("wb") as stream:
         stream.truncate(5 * 2**30)
