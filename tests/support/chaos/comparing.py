@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from explicit_learning.accounting.set_aside import discarded
-from explicit_learning.files.atomic import TEMPORARY_PREFIX
 from explicit_learning.files.tree import FolderTree
+from explicit_learning.verify.verifying import verify_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +25,7 @@ class Difference:
     Attributes:
         lost: Completions that only the reference counts.
         doubled: Completions that are counted more than once.
-        unequal: Files that differ or are missing, and records that contradict each other.
+        unequal: Files that differ or are missing, and what its verification finds wrong.
     """
 
     lost: tuple[str, ...]
@@ -83,17 +82,8 @@ def _states(run: Path, reference: Path) -> list[str]:
 
 
 def _records(run: Path) -> list[str]:
-    """Hold the run's records against each other, and look for what a kill may have left lying about."""
-    manifest: dict[str, Any] = json.loads((run / "run-manifest.json").read_bytes())
-    counts = json.loads((run / "training-complete.json").read_bytes())["counts"]
-    wrong = [str(path) for path in run.rglob(f"{TEMPORARY_PREFIX}*")]
-    if (manifest["status"], manifest["trained"]) != ("completed", True):
-        wrong.append(f"run-manifest.json: {manifest['status']}, trained {manifest['trained']}")
-    if counts["discarded_tokens"] is not None:
-        aside = discarded(FolderTree(run))
-        if (counts["discarded_completions"], counts["discarded_tokens"]) != (aside.completions, aside.tokens):
-            wrong.append("training-complete.json: discarded completions are not those that were set aside")
-    return wrong
+    """Verify the run, as anybody can: its records, and what a kill may have left lying about."""
+    return [str(fault) for fault in verify_run(FolderTree(run)).faults]
 
 
 def _bytes(run: Path, name: str) -> bytes | None:
