@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import signal
 from typing import TYPE_CHECKING, Any
@@ -198,6 +199,28 @@ def test_other_outputs_end_with_70_under_strict_and_with_a_warning_under_seeded(
     assert (recorded["equal"], recorded["first_difference"]["step"]) == (False, 6)
     assert (run.folder / "uninterrupted" / "metrics.jsonl").is_file()
     assert undocumented_files(run.folder) == []
+
+
+def test_the_statement_covers_the_comparison_and_the_same_command_writes_it_after_a_kill(
+    monkeypatch: pytest.MonkeyPatch, complete: tuple[Run, Path]
+) -> None:
+    run, plan = complete
+    statement = run.folder / "provenance/run.intoto.json"
+    assert not statement.exists()
+    with monkeypatch.context() as patched:
+        patched.setattr(smoke_run, "write_statement", killed)
+        with pytest.raises(KeyboardInterrupt):
+            third_phase(patched, run, plan)
+    assert (run.folder / "smoke-output-comparison.json").exists()
+    assert not statement.exists()
+    done, commands = third_phase(monkeypatch, run, plan)
+    assert (commands, done.outputs_equal) == ([], True)
+    value = json.loads(base64.b64decode(json.loads(statement.read_bytes())["payload"]))
+    assert "smoke-output-comparison.json" in {subject["name"] for subject in value["subject"]}
+
+
+def killed(*_: Any) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("code", [75, 139])
