@@ -40,6 +40,7 @@ def test_both_ranks_complete(launched: Launched) -> None:
         "PYTHONSAFEPATH": "1",
         "EXPLICIT_SIGNING_KEY": None,
     }
+    assert json.loads((launch.run / "signing-key.json").read_bytes()) == "nobody but the launcher reads it"
     assert first["own_session"]
     assert not [name for name in first["files"] if name.endswith(LOCK)], "a rank holds the run's lock"
     for rank in (0, 1):

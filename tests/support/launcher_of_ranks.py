@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from explicit_learning.rundir.outcome import RankOutcome
 
 
-def after_ranks(manifest: LaunchManifest, outcomes: Sequence[RankOutcome]) -> LaunchEnd:
+def after_ranks(
+    manifest: LaunchManifest, outcomes: Sequence[RankOutcome], *, signing_key: str | None = None
+) -> LaunchEnd:
     write_json(manifest.run / "finished.json", to_json(list(outcomes)))
+    write_json(manifest.run / "signing-key.json", signing_key)
     if "DEFECT" in os.environ:
         raise ValueError("a defect after the ranks")
     return LaunchEnd(exit_code=max(outcome.code for outcome in outcomes), faults=())
