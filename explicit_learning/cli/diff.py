@@ -9,8 +9,8 @@ from explicit_learning.cli.paths import folder_path
 from explicit_learning.errors import Refusal
 from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.typed_json import checked_json
-from explicit_learning.verify.diff import diff_runs
-from explicit_learning.verify.diff_text import diff_text
+from explicit_learning.verify.diff.comparison import diff_runs
+from explicit_learning.verify.diff.text import diff_text
 from explicit_learning.verify.opening import open_run
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.cli.output import add_json_argument, answer, print_warnings, show
 from explicit_learning.cli.paths import folder_path
-from explicit_learning.verify.pack import pack_run
+from explicit_learning.verify.archive.pack import pack_run
 
 if TYPE_CHECKING:
     import argparse

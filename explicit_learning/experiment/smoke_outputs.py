@@ -20,7 +20,7 @@ from explicit_learning.rundir import layout
 from explicit_learning.rundir.launches import read_launches
 from explicit_learning.rundir.output_comparison import ComparedDigests, FirstDifference, OutputComparison, StepOutputs
 from explicit_learning.rundir.run_manifest import read_run_manifest
-from explicit_learning.verify.computed_rows import (
+from explicit_learning.verify.diff.rows import (
     by_step,
     compare_rows,
     first_parting,

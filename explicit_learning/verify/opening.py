@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explicit_learning.files.tree import FolderTree
-from explicit_learning.verify.archive import ArchiveTree
+from explicit_learning.verify.archive.tree import ArchiveTree
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from explicit_learning.errors import Context, Fault, FaultCollector, Refusal
 from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.tree import hash_tree
 from explicit_learning.rundir import layout
-from explicit_learning.verify.accounting import accounting_faults
+from explicit_learning.verify.accounting.recomputing import accounting_faults
 from explicit_learning.verify.consistency import consistency_faults
 from explicit_learning.verify.deep import deep_faults
 from explicit_learning.verify.files import FileSet, compare_files, file_faults, other_entries

@@ -16,7 +16,7 @@ from explicit_learning.errors import ExitCode
 from explicit_learning.files.schema import load_schema
 from explicit_learning.files.tree import FolderTree, tree_sha256
 from explicit_learning.rundir import layout
-from explicit_learning.verify.archive import ArchiveTree
+from explicit_learning.verify.archive.tree import ArchiveTree
 from tests.support.finished_run import Run, plan_document
 
 if TYPE_CHECKING:

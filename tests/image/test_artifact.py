@@ -11,8 +11,8 @@ import pytest
 
 from explicit_learning.files.tree import FolderTree, tree_sha256
 from explicit_learning.rundir import layout
-from explicit_learning.verify.archive import ArchiveTree
-from explicit_learning.verify.pack import pack_run
+from explicit_learning.verify.archive.pack import pack_run
+from explicit_learning.verify.archive.tree import ArchiveTree
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,8 +15,8 @@ from explicit_learning.files.jsonl import write_rows
 from explicit_learning.files.schema import validate
 from explicit_learning.files.tree import FolderTree
 from explicit_learning.files.typed_json import to_json
-from explicit_learning.verify.diff import Diff, diff_runs
-from explicit_learning.verify.diff_text import WIDTH, diff_text
+from explicit_learning.verify.diff.comparison import Diff, diff_runs
+from explicit_learning.verify.diff.text import WIDTH, diff_text
 from tests.support.finished_run import Run, plan_document
 from tests.support.lifecycle import finish, stopped
 from tests.support.machines import MACHINE
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.accounting.frontier import RankFrontiers
     from explicit_learning.rundir.launches import Machine
-    from explicit_learning.verify.provenance import FactDifference
+    from explicit_learning.verify.diff.provenance import FactDifference
 
 TRACE = "accounting/rank-1/trace.jsonl"
 ADAPTER = "final-adapter/adapter_model.safetensors"

@@ -16,7 +16,7 @@ from explicit_learning.files.typed_json import from_json
 from explicit_learning.plan.typed_plan import Plan
 from explicit_learning.rundir.checkpoint_mark import read_mark
 from explicit_learning.rundir.checkpoints import complete_checkpoints
-from explicit_learning.verify.accounting import AccountingAnswer, accounting_faults
+from explicit_learning.verify.accounting.recomputing import AccountingAnswer, accounting_faults
 from tests.support.preloaded import SERVER_ENVIRONMENT, is_fresh, start
 
 if TYPE_CHECKING:

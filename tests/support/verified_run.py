@@ -16,7 +16,7 @@ from explicit_learning.rewards import score
 from explicit_learning.rundir.checkpoint_mark import read_mark
 from explicit_learning.rundir.completion_marker import read_marker
 from explicit_learning.rundir.launches import read_launches
-from explicit_learning.verify.accounting import AccountingAnswer, accounting_faults
+from explicit_learning.verify.accounting.recomputing import AccountingAnswer, accounting_faults
 from tests.support.finished_run import RANKS, SLOTS, Run, plan_document, row
 from tests.support.lifecycle import finish
 from tests.support.plans import MODEL

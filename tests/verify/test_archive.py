@@ -21,7 +21,7 @@ from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.hashing import sha256_stream
 from explicit_learning.files.tree import Tree, tree_bytes, tree_json, tree_sha256
 from explicit_learning.verify import archive
-from explicit_learning.verify.archive import END, ArchiveTree, padding
+from explicit_learning.verify.archive.tree import END, ArchiveTree, padding
 
 if TYPE_CHECKING:
     from collections.abc import Callable

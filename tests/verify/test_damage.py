@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from explicit_learning.verify.accounting import AccountingAnswer
+from explicit_learning.verify.accounting.recomputing import AccountingAnswer
 from tests.support.finished_run import Run, plan_document, sft_document
 from tests.support.verified_run import VerifiedRun, killed_run
 

@@ -10,7 +10,7 @@ import pytest
 
 from explicit_learning.files.jsonl import write_rows
 from explicit_learning.rundir.launches import ImageDigest
-from explicit_learning.verify.diff_text import diff_text
+from explicit_learning.verify.diff.text import diff_text
 from tests.support.compared_runs import (
     ADAPTER,
     TRACE,

@@ -15,8 +15,8 @@ from explicit_learning.files.resources import SCHEMAS
 from explicit_learning.files.schema import validate
 from explicit_learning.files.tree import FolderTree
 from explicit_learning.files.typed_json import from_json, to_json
-from explicit_learning.verify.diff import Diff, diff_runs
-from explicit_learning.verify.diff_text import diff_text
+from explicit_learning.verify.diff.comparison import Diff, diff_runs
+from explicit_learning.verify.diff.text import diff_text
 from explicit_learning.verify.opening import open_run
 from tests.support.compared_runs import (
     ADAPTER,

@@ -23,8 +23,8 @@ from explicit_learning.files.tree import FolderTree, Tree, tree_sha256
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.run_lock import hold_run, hold_unchanged
 from explicit_learning.verify import pack
-from explicit_learning.verify.archive import ArchiveTree
-from explicit_learning.verify.pack import archive_pieces, pack_run, run_files
+from explicit_learning.verify.archive.pack import archive_pieces, pack_run, run_files
+from explicit_learning.verify.archive.tree import ArchiveTree
 
 if TYPE_CHECKING:
     from collections.abc import Callable

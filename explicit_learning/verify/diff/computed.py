@@ -12,7 +12,7 @@ from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.typed_json import RESTORE
 from explicit_learning.model_files.tensors import tensors_sha256, tree_tensors
 from explicit_learning.rundir import layout
-from explicit_learning.verify.computed_rows import (
+from explicit_learning.verify.diff.rows import (
     GATE,
     ComparedFile,
     FieldDifference,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.files.tree import Tree
     from explicit_learning.model_files.tensors import TensorDigest
-    from explicit_learning.verify.run_files import RunFiles
+    from explicit_learning.verify.diff.run_files import RunFiles
 
 __all__ = ["Compared", "Computed", "compare_computed"]
 

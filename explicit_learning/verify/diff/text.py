@@ -11,10 +11,10 @@ from explicit_learning.files.schema import MISSING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from explicit_learning.verify.computed import Compared, Computed
-    from explicit_learning.verify.computed_rows import Parting
-    from explicit_learning.verify.diff import Comparability, ComparedRun, Diff, PlanSection
-    from explicit_learning.verify.provenance import FactDifference, Section
+    from explicit_learning.verify.diff.comparison import Comparability, ComparedRun, Diff, PlanSection
+    from explicit_learning.verify.diff.computed import Compared, Computed
+    from explicit_learning.verify.diff.provenance import FactDifference, Section
+    from explicit_learning.verify.diff.rows import Parting
 
 __all__ = ["diff_text"]
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from explicit_learning.errors.collector import FaultCollector
     from explicit_learning.files.tree import Tree
     from explicit_learning.rundir.events import Event
-    from explicit_learning.verify.trace_rows import TraceRows
+    from explicit_learning.verify.accounting.trace_rows import TraceRows
 
 __all__ = ["check_stored_rows", "event_faults", "file_faults", "untold"]
 

@@ -26,10 +26,10 @@ from explicit_learning.plan.geometry import Geometry
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.events import read_events
 from explicit_learning.rundir.owner import ACCOUNTING
-from explicit_learning.verify.discarded_rows import check_stored_rows, event_faults, file_faults, untold
-from explicit_learning.verify.frontiers import claims_of_run, frontier_faults, rank_faults
-from explicit_learning.verify.order import RankOrder, schedule_faults, seed_faults
-from explicit_learning.verify.trace_rows import TraceRows
+from explicit_learning.verify.accounting.discarded_rows import check_stored_rows, event_faults, file_faults, untold
+from explicit_learning.verify.accounting.frontiers import claims_of_run, frontier_faults, rank_faults
+from explicit_learning.verify.accounting.order import RankOrder, schedule_faults, seed_faults
+from explicit_learning.verify.accounting.trace_rows import TraceRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from explicit_learning.rundir.completion_marker import CompletionMarker
     from explicit_learning.rundir.launches import Launch
     from explicit_learning.rundir.smoke_boundary import SmokeBoundary
-    from explicit_learning.verify.frontiers import Claim
+    from explicit_learning.verify.accounting.frontiers import Claim
 
 __all__ = ["AccountingAnswer", "accounting_faults"]
 

@@ -18,14 +18,14 @@ from explicit_learning.files.progress import progress
 from explicit_learning.files.tree import FolderTree, tree_bytes
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.run_lock import hold_unchanged
-from explicit_learning.verify.archive import END, MAX_FILES, padding
-from explicit_learning.verify.oci_layout import write_layout
+from explicit_learning.verify.archive.oci_layout import write_layout
+from explicit_learning.verify.archive.tree import END, MAX_FILES, padding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from explicit_learning.verify.oci_layout import Layout
+    from explicit_learning.verify.archive.oci_layout import Layout
 
 __all__ = ["Packed", "archive_pieces", "pack_run", "run_files"]
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.rundir.completion_marker import CompletionMarker, LaunchEntry
     from explicit_learning.rundir.launches import ImageDigest, Machine
-    from explicit_learning.verify.run_files import RunFiles
+    from explicit_learning.verify.diff.run_files import RunFiles
 
 __all__ = ["FactDifference", "Section", "entries_of", "provenance_sections", "section"]
 

@@ -14,7 +14,7 @@ from explicit_learning.rundir import layout
 from explicit_learning.rundir.completion_marker import CompletionMarker
 from explicit_learning.rundir.launches import launches_of
 from explicit_learning.rundir.run_manifest import run_manifest_of
-from explicit_learning.verify.computed_rows import GATE, metrics_rows
+from explicit_learning.verify.diff.rows import GATE, metrics_rows
 from explicit_learning.verify.record import checkpoints_of
 
 if TYPE_CHECKING:

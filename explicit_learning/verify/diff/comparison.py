@@ -18,13 +18,13 @@ from explicit_learning.completion.launches import leaves
 from explicit_learning.files.typed_json import document
 from explicit_learning.plan.differences import NAMES, PATHS, plan_differences
 from explicit_learning.rundir.completion_marker import LaunchEntry
-from explicit_learning.verify.computed import Computed, compare_computed
-from explicit_learning.verify.provenance import FactDifference, Section, entries_of, provenance_sections
-from explicit_learning.verify.run_files import read_run_files
+from explicit_learning.verify.diff.computed import Computed, compare_computed
+from explicit_learning.verify.diff.provenance import FactDifference, Section, entries_of, provenance_sections
+from explicit_learning.verify.diff.run_files import read_run_files
 
 if TYPE_CHECKING:
     from explicit_learning.files.tree import Tree
-    from explicit_learning.verify.run_files import RunFiles
+    from explicit_learning.verify.diff.run_files import RunFiles
 
 __all__ = ["Comparability", "ComparedRun", "Diff", "PlanSection", "diff_runs"]
 

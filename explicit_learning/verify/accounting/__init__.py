@@ -1,0 +1,1 @@
+"""What a run's ledgers and traces must say, computed again from their rows."""

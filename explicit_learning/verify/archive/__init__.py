@@ -1,0 +1,1 @@
+"""A run as one file: written, and read without unpacking it."""

@@ -1,0 +1,1 @@
+"""What differs in two runs, and from which step on."""
