@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.hashing import sha256_stream
 from explicit_learning.files.tree import Tree, tree_bytes, tree_json, tree_sha256
-from explicit_learning.verify import archive
+from explicit_learning.verify.archive import tree as archive
 from explicit_learning.verify.archive.tree import END, ArchiveTree, padding
 
 if TYPE_CHECKING:

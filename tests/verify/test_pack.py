@@ -22,7 +22,7 @@ from explicit_learning.files.resources import ROOT
 from explicit_learning.files.tree import FolderTree, Tree, tree_sha256
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.run_lock import hold_run, hold_unchanged
-from explicit_learning.verify import pack
+from explicit_learning.verify.archive import pack
 from explicit_learning.verify.archive.pack import archive_pieces, pack_run, run_files
 from explicit_learning.verify.archive.tree import ArchiveTree
 
