@@ -30,12 +30,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from explicit_learning.errors import ExitCode, Fault
+    from explicit_learning.plan.typed_plan import Hardware
     from explicit_learning.rundir.launch_manifest import LaunchManifest
     from explicit_learning.rundir.launches import Launch, Machine
     from explicit_learning.rundir.outcome import RankOutcome
     from explicit_learning.rundir.rank_report import RankGpu
 
 __all__ = [
+    "accepted_changes",
     "differences",
     "launch_entries",
     "leaves",
@@ -74,7 +76,7 @@ def record_start(manifest: LaunchManifest, others: Sequence[Machine] = ()) -> No
             checkpoint=manifest.resume_checkpoint,
             step=step,
             nodes=(machine, *others),
-            accepted_changes=_accepted(manifest, others, source_of(earlier, step)),
+            accepted_changes=accepted_changes((machine, *others), manifest.plan.hardware, source_of(earlier, step)),
         ),
     )
     if earlier:
@@ -85,21 +87,31 @@ def record_start(manifest: LaunchManifest, others: Sequence[Machine] = ()) -> No
         _say_differences(what, machine, other, there="node 0 has", deciding=_deciding(manifest, machine, other))
 
 
-def _accepted(manifest: LaunchManifest, others: Sequence[Machine], source: StartRecord | None) -> tuple[Change, ...]:
-    """Return what decides numbers and differs: it was accepted, because it would have been refused otherwise."""
-    hardware, changes = manifest.plan.hardware, list[Change]()
-    for rank, node in enumerate((manifest.machine, *others)):
+def accepted_changes(nodes: Sequence[Machine], hardware: Hardware, source: StartRecord | None) -> tuple[Change, ...]:
+    """Return what decides numbers and differs in a launch: it was accepted, for it would have been refused otherwise.
+
+    Args:
+        nodes: The launch's machines, by node.
+        hardware: What the plan asks for.
+        source: The launch that made the checkpoint which this one continues; ``None`` if there is none.
+    """
+    changes = list[Change]()
+    for rank, node in enumerate(nodes):
         if source is not None:
             found = changes_of_node(source, node.platform, hardware, node=rank)
             changes += [replace(each, pointer=f"/nodes/{rank}{each.pointer}") for each in found]
         if rank:
-            changes += node_changes(manifest, node, rank)
+            changes += _node_changes(nodes[0], node, hardware, rank)
     return tuple(dict.fromkeys(changes))
 
 
 def node_changes(manifest: LaunchManifest, other: Machine, rank: int) -> list[Change]:
     """Return what decides numbers and is not the same on node 0 and another node; pointers name the node."""
-    found = _deciding(manifest, manifest.machine, other)
+    return _node_changes(manifest.machine, other, manifest.plan.hardware, rank)
+
+
+def _node_changes(first: Machine, other: Machine, hardware: Hardware, rank: int) -> list[Change]:
+    found = deciding_changes(first.platform, other.platform, hardware)
     return [Change(pointer=f"/nodes/{rank}{each.pointer}", before=each.before, now=each.now) for each in found]
 
 

@@ -40,12 +40,15 @@ if TYPE_CHECKING:
 __all__ = [
     "UNCHANGED",
     "FinishedRun",
+    "LaunchSums",
     "LaunchTotals",
     "add_up_launches",
     "build_marker",
     "count_run",
     "last_values",
+    "measured_ends",
     "sampled_counts",
+    "sums_of",
 ]
 
 UNCHANGED = "the final adapter equals the initial one: this run trained nothing"
@@ -91,6 +94,23 @@ class LaunchTotals:
     measured: int
     memory: Memory
     compute: Compute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSums:
+    """Memory and time of a run's launches.
+
+    Attributes:
+        measured: How many launches were measured.
+        memory: The most that each rank needed in any of them.
+        device_seconds: Seconds of all launches and ranks.
+        runtime_seconds: Seconds of all launches, each as long as its slowest rank took.
+    """
+
+    measured: int
+    memory: Memory
+    device_seconds: float
+    runtime_seconds: float
 
 
 def build_marker(finished: FinishedRun, counts: Counts, totals: LaunchTotals) -> CompletionMarker:
@@ -233,17 +253,41 @@ def _checkpoint(run: Path, name: str) -> CheckpointEntry:
 def add_up_launches(finished: FinishedRun) -> LaunchTotals:
     """Add up what earlier launches measured, which is in their end records, and the one that has just ended."""
     reports = finished.reports
-    measured: list[Sequence[RankEnd | RankReport]] = [
+    sums = sums_of([*measured_ends(finished.launches, len(reports)), reports])
+    return LaunchTotals(
+        measured=sums.measured,
+        memory=sums.memory,
+        compute=Compute(
+            forwards=sum(report.forwards for report in reports),
+            sampling_forwards=sum(report.sampling_forwards or 0 for report in reports)
+            if finished.plan.samples
+            else None,
+            scored_tokens=sum(report.scored_tokens for report in reports),
+            device_seconds=sums.device_seconds,
+            runtime_seconds=sums.runtime_seconds,
+        ),
+    )
+
+
+def measured_ends(launches: Sequence[Launch], ranks: int) -> list[Sequence[RankEnd | RankReport]]:
+    """Return how the ranks of each launch ended, of those launches in which every rank measured itself.
+
+    Args:
+        launches: Launches of a run, in order.
+        ranks: The run's number of ranks.
+    """
+    return [
         launch.end.ranks
-        for launch in finished.launches
-        if launch.end
-        and len(launch.end.ranks) == len(reports)
-        and all(rank.peak_memory_bytes for rank in launch.end.ranks)
+        for launch in launches
+        if launch.end and len(launch.end.ranks) == ranks and all(rank.peak_memory_bytes for rank in launch.end.ranks)
     ]
-    measured.append(reports)
+
+
+def sums_of(measured: Sequence[Sequence[RankEnd | RankReport]]) -> LaunchSums:
+    """Add up what the ranks of a run's launches measured, launch by launch in order, at least one."""
     by_rank = list(zip(*measured, strict=True))
     seconds = [[part.device_seconds or 0.0 for part in ranks] for ranks in measured]
-    return LaunchTotals(
+    return LaunchSums(
         measured=len(measured),
         memory=Memory(
             peak_bytes_by_rank=tuple(max(part.peak_memory_bytes or 0 for part in rank) for rank in by_rank),
@@ -251,13 +295,6 @@ def add_up_launches(finished: FinishedRun) -> LaunchTotals:
                 max(filter(None, (part.peak_reserved_bytes for part in rank)), default=None) for rank in by_rank
             ),
         ),
-        compute=Compute(
-            forwards=sum(report.forwards for report in reports),
-            sampling_forwards=sum(report.sampling_forwards or 0 for report in reports)
-            if finished.plan.samples
-            else None,
-            scored_tokens=sum(report.scored_tokens for report in reports),
-            device_seconds=sum(map(sum, seconds)),
-            runtime_seconds=sum(map(max, seconds)),
-        ),
+        device_seconds=sum(map(sum, seconds)),
+        runtime_seconds=sum(map(max, seconds)),
     )

@@ -88,8 +88,9 @@ def run(context: RankContext) -> RankOutcome:
         optimizer_step=trainer.state.global_step,
         checkpoint=loop.checkpoint,
         message=BUDGET_IS_SHORT if loop.status == "budget_exhausted" else None,
-        peak_memory_bytes=phases.peak_memory_bytes(),
-        peak_reserved_bytes=phases.peak_reserved_bytes(),
+        # A report's own numbers: the marker has those, and a verification compares it with the launch's end record.
+        peak_memory_bytes=report.peak_memory_bytes if report else phases.peak_memory_bytes(),
+        peak_reserved_bytes=report.peak_reserved_bytes if report else phases.peak_reserved_bytes(),
         device_seconds=loop.seconds,
         gpu=rank_gpu(trainer.args.device),
         phases=phases.uses(),

@@ -15,10 +15,12 @@ from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.tree import hash_tree
 from explicit_learning.rundir import layout
 from explicit_learning.verify.accounting.recomputing import accounting_faults
+from explicit_learning.verify.checkpoint_contents import checkpoint_faults
 from explicit_learning.verify.consistency import consistency_faults
 from explicit_learning.verify.deep import deep_faults
 from explicit_learning.verify.files import FileSet, compare_files, file_faults, other_entries
 from explicit_learning.verify.interruptions import interruption_faults
+from explicit_learning.verify.launch_facts import launch_faults
 from explicit_learning.verify.measurements import measurement_faults
 from explicit_learning.verify.reachable import Reachable, reach
 from explicit_learning.verify.record import read_record
@@ -143,8 +145,11 @@ class _Verifier:
         self._part(lambda: consistency_faults(tree, record, hashes))
         self._part(lambda: interruption_faults(tree, record, hashes))
         reachable = Reachable()
-        if record.plan is not None:
-            reachable = reach(record.plan, record.events, self.plan_file)
+        if (plan := record.plan) is not None:
+            self._part(lambda: checkpoint_faults(tree, plan, record.marks, record.marker))
+            if not record.unreadable:
+                self._part(lambda: launch_faults(tree, plan, record.launches, record.marker))
+            reachable = reach(plan, record.events, self.plan_file)
             self.not_checked += reachable.why_not
             self._accounting(record, reachable)
         if self.deep:
