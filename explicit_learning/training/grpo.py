@@ -16,6 +16,7 @@ from torch.utils.data import Sampler
 from trl import GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
+from explicit_learning.accounting.ratios import MALFORMED_RATIO, RIGHT_RATIO, TRUNCATED_RATIO
 from explicit_learning.arms import ARMS
 from explicit_learning.launch.outcomes import NonFiniteLossError
 from explicit_learning.plan.probes import probe_reason
@@ -362,7 +363,7 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
         counters.zero_variance_groups += flat
         metrics = self._metrics["train"]
         count = rewards.shape[0]
-        metrics["completions/malformed_ratio"].append(malformed / count)
-        metrics["completions/truncated_ratio"].append(truncated / count)
-        metrics["completions/right_ratio"].append(right / count)
+        metrics[MALFORMED_RATIO].append(malformed / count)
+        metrics[TRUNCATED_RATIO].append(truncated / count)
+        metrics[RIGHT_RATIO].append(right / count)
         metrics["groups/zero_variance"].append(float(flat))

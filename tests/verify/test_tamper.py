@@ -80,6 +80,7 @@ CONTRADICTED = {
     "another data seed": ("accounting/", "/slot_id"),
     "reward of a row": ("accounting/", "/total"),
     "right answer, old token ids": ("accounting/", "/completion_text"),
+    "right answer, token ids and all": ("training-complete.json", "~1right_ratio"),
     "other gold answer": ("accounting/", "/gold"),
     "row dropped, counts adjusted": ("accounting", "/generations"),
     "set-aside rows removed": ("events.jsonl", "/data/stored"),

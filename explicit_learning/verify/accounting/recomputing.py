@@ -29,6 +29,7 @@ from explicit_learning.rundir.owner import ACCOUNTING
 from explicit_learning.verify.accounting.discarded_rows import check_stored_rows, event_faults, file_faults, untold
 from explicit_learning.verify.accounting.frontiers import claims_of_run, frontier_faults, rank_faults
 from explicit_learning.verify.accounting.order import RankOrder, schedule_faults, seed_faults
+from explicit_learning.verify.accounting.ratios import ScoreCounts, ratio_faults
 from explicit_learning.verify.accounting.trace_rows import TraceRows
 
 if TYPE_CHECKING:
@@ -150,6 +151,7 @@ class _Verification:
     slots: Sequence[SlotRow] | None
     rows: TraceRows
     result: AccountingAnswer
+    scores: ScoreCounts = field(default_factory=ScoreCounts)
 
     @property
     def faults(self) -> list[Fault]:
@@ -178,6 +180,7 @@ class _Verification:
             broken = broken_accounting_rules(self.plan, recounts, finished=self.finished)
             self.faults.extend(map(self._of_verification, broken))
             self._counts(recounts)
+            self._ratios()
             self._tell(recounts)
         else:
             left = "the counts of all ranks were not compared"
@@ -207,6 +210,11 @@ class _Verification:
                 self.faults.append(
                     at.fault(pointer=f"/counts/{name}", found=found_text(to_json(told)), expected=expected)
                 )
+
+    def _ratios(self) -> None:
+        """Compare the marker's log with the traces."""
+        if self.marker is not None:
+            self.faults.extend(ratio_faults(self.tree, self.marker, self.scores, CONTEXT))
 
     def _tell(self, recounts: Sequence[RankRecount]) -> None:
         rows, tokens = sum(part.trace_rows for part in recounts), sum(part.tokens for part in recounts)
@@ -299,6 +307,7 @@ class _Rank:
         advance(1)
         if scored is not None:
             self.order.follow(number, scored)
+            self.whole.scores.add(scored)
             self.whole.rows.check(scored, f"{self.place}:{number}", self.collector, kept=self.whole.finished)
 
 

@@ -244,5 +244,5 @@ ROWS: dict[str, Callable[[MemoryTree, random.Random], str]] = {
     "tokens of a set-aside row": set_aside_row,
 }
 # Nothing contradicts these once all is computed again; and only a run's inputs contradict those.
-COMPLETE_ROWS = frozenset({"right answer, token ids and all", "set-aside rows removed, events too"})
+COMPLETE_ROWS = frozenset({"set-aside rows removed, events too"})
 ROWS_OF_INPUTS = frozenset({"right answer, old token ids", "other gold answer", "view of a row"})
