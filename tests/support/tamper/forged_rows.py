@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from explicit_learning.accounting.binding import log_file
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["COMPLETE_ROWS", "ROWS", "ROWS_OF_INPUTS"]
 
 MARKER = layout.COMPLETION_MARKER
+TOKENS = re.compile(rb'"token_count":([0-9]+)')
 
 
 def _logs(tree: MemoryTree, chance: random.Random) -> tuple[str, str] | None:
@@ -173,17 +175,16 @@ def set_aside_everywhere(tree: MemoryTree, chance: random.Random) -> str:
 
 
 def set_aside_row(tree: MemoryTree, chance: random.Random) -> str:
-    """Make a completion that was set aside cheaper, in its ledger and in the marker."""
+    """Change what a completion that was set aside cost, in its ledger and in the marker."""
     names = [name for name in tree.files if name.startswith("accounting/set-aside/") and "/ledger-" in name]
     if not names:
         return ""
     name = chance.choice(names)
-    lines = tree.data[name].splitlines(keepends=True)
-    at = next(index for index, line in enumerate(lines) if b'"token_count":7' in line)
-    lines[at] = lines[at].replace(b'"token_count":7', b'"token_count":2')
-    tree.data[name] = b"".join(lines)
+    found = list(TOKENS.finditer(tree.data[name]))
+    row = chance.choice(found)
+    tree.data[name] = tree.data[name][: row.start(1)] + b"99" + tree.data[name][row.end(1) :]
     with edit(tree, MARKER) as marker:
-        marker["counts"]["discarded_tokens"] -= 5
+        marker["counts"]["discarded_tokens"] += 99 - int(row[1])
     return name
 
 
