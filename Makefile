@@ -87,7 +87,10 @@ test-compile: ## compile causal-conv1d and a part of flash-attn for sm_90, as th
 PLAN ?= plan.json
 # What the engine's image ID is a digest of; with docker's containerd store: manifest, or index.
 IMAGE_KIND ?= config
+# A key in a file is mounted; a key that is given as text is passed on.
+SIGNING = $(if $(wildcard $(EXPLICIT_SIGNING_KEY)),-v "$(abspath $(EXPLICIT_SIGNING_KEY)):/run/signing-key.pem:ro" \
+    -e EXPLICIT_SIGNING_KEY=/run/signing-key.pem,-e EXPLICIT_SIGNING_KEY)
 run: ## start the image on PLAN in this folder, by its ID, which is declared to the run; with docker, or ENGINE=podman
 	@engine=$(or $(ENGINE),docker); id=$$("$$engine" image inspect --format '{{.Id}}' el:lock); \
 	exec "$$engine" run --rm --gpus all --user "$$(id -u):$$(id -g)" --ipc=host --ulimit memlock=-1 \
-	    -v "$$PWD:/work" -e "EXPLICIT_IMAGE_DIGEST=$(IMAGE_KIND)=$$id" -e EXPLICIT_SIGNING_KEY "$$id" "$(PLAN)"
+	    -v "$$PWD:/work" -e "EXPLICIT_IMAGE_DIGEST=$(IMAGE_KIND)=$$id" $(SIGNING) "$$id" "$(PLAN)"

@@ -203,9 +203,10 @@ def _finalise(run: Path, manifest: RunManifest, launch_id: str, signing_key: str
             marker_sha256=sha256,
         )
     append_event(run, "finalise", {"completion_marker_sha256": sha256})
+    say(f"{run}: this run was already complete; its manifest now records it")
     if lacks_statement(run, manifest):
         write_statement(run, named_signer(signing_key))
-    say(f"{run}: this run was already complete; its manifest and its statement now record it")
+        say(f"{run}: its statement is written")
     return Preparation(action="finalise", checkpoint=None, run_manifest_sha256=expected, launch_id=launch_id)
 
 

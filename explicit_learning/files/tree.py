@@ -11,6 +11,7 @@ import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["FolderTree", "Tree", "hash_tree", "tree_bytes", "tree_document", "tree_json", "tree_sha256"]
 
 T = TypeVar("T")
+UNREADABLE = "a folder that cannot be read"
 
 
 class Tree(Protocol):
@@ -40,7 +42,7 @@ class Tree(Protocol):
 
     @property
     def others(self) -> Mapping[str, str]:
-        """What is neither a regular file nor a folder, by name: a link, a pipe, a socket, a device."""
+        """What is neither a regular file nor a folder that can be read, by name: a link, a pipe, a device."""
 
     def place(self, name: str) -> str:
         """Return how messages name a file or folder of the tree; an empty name is the tree itself."""
@@ -60,13 +62,15 @@ class FolderTree:
         """List a folder.
 
         Raises:
-            OSError: If it, or a folder in it, cannot be read.
+            OSError: If it cannot be read.
         """
         self.root = root
         self.files: dict[str, int] = {}
         self.others: dict[str, str] = {}
-        for name, status in sorted(_entries(str(root), "")):
-            if stat.S_ISREG(status.st_mode):
+        for name, status in sorted(_entries(str(root), ""), key=itemgetter(0)):
+            if status is None:
+                self.others[name] = UNREADABLE
+            elif stat.S_ISREG(status.st_mode):
                 self.files[name] = status.st_size
             else:
                 link = stat.S_ISLNK(status.st_mode)
@@ -90,12 +94,22 @@ class FolderTree:
         return open_regular(self.root / name)
 
 
-def _entries(folder: str, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield all entries below a folder but folders, with their status; without recursion, for deep trees."""
+def _entries(folder: str, prefix: str) -> Iterator[tuple[str, os.stat_result | None]]:
+    """Yield all entries below a folder but folders, with their status; a folder that cannot be read has none.
+
+    Without recursion, for deep trees.
+    """
     waiting = [(folder, prefix)]
     while waiting:
         path, start = waiting.pop()
-        with os.scandir(path) as entries:
+        try:
+            opened = os.scandir(path)
+        except OSError:
+            if not start:
+                raise
+            yield start.removesuffix("/"), None
+            continue
+        with opened as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append((entry.path, f"{start}{entry.name}/"))

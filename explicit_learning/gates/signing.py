@@ -85,7 +85,8 @@ def _key_file(path: Path) -> bytes:
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or "not a path"
         found = f"neither a key in PEM form nor the path of a readable file ({reason}); it is not shown here"
-        raise SIGNING.refusal(found=found, expected=f"{ED25519}, or the path of its file") from None
+        fix = f"{SIGNING.fix}; in a container give the key's text, or mount its file and name the path inside"
+        raise SIGNING.refusal(found=found, expected=f"{ED25519}, or the path of its file", fix=fix) from None
     if mode & OTHERS:
         raise SIGNING.at(path).refusal(
             found=f"mode {mode:04o}: others than its owner may read it",

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.files.resources import ROOT
+from explicit_learning.gates.signing import KEY_VARIABLE
 from explicit_learning.plan.vllm_limits import CPU_CACHE_BYTES
 from explicit_learning.rundir.launches import EnvironmentRecord
 
@@ -306,6 +307,8 @@ def rank_environment(
 
 
 def _passes(name: str) -> bool:
+    if name == KEY_VARIABLE:  # whoever signs takes it from its own environment
+        return False
     return name in PASSED or name.startswith(PASSED_PREFIXES) or _is_recorded(name)
 
 

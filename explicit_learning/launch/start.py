@@ -73,7 +73,7 @@ def start_launch(
             launch manifest.
     """
     trackers = tuple(named_trackers(os.environ, run_mode=plan.run_mode))  # refuses before anything is written
-    signing_key = os.environ.get(KEY_VARIABLE)  # left to the launcher, which takes it away from the ranks
+    signing_key = os.environ.get(KEY_VARIABLE)
     environment = rank_environment(plan, os.environ, interface=node.interface if node else None)
     machine = Machine(
         image=image_identity(),
@@ -98,7 +98,7 @@ def start_launch(
         if prepared.action == "finalise":
             return
         manifest = _launch_manifest(plan, checked, run, prepared, machine=machine, trackers=trackers, audit=audit)
-        exec_into_launcher(manifest, environment, lock=lock, node=node)
+        exec_into_launcher(manifest, environment, lock=lock, node=node, signing_key=signing_key)
 
 
 def _start_joining_node(
@@ -154,6 +154,7 @@ def exec_into_launcher(
     *,
     lock: RunLock | None,
     node: NodePlace | None = None,
+    signing_key: str | None = None,
 ) -> NoReturn:
     """Replace this process by the launcher.
 
@@ -162,11 +163,12 @@ def exec_into_launcher(
         environment: The environment of the launcher and the ranks.
         lock: The run's lock, which the launcher keeps; ``None`` on a node that follows another.
         node: This machine's place among several.
+        signing_key: What signs the statement; only the launcher gets it.
 
     Raises:
         Refusal: If there is no place for the launch manifest (exit code 74).
     """
-    variables = launch_environment(manifest, environment, lock=lock, node=node)
+    variables = launch_environment(manifest, environment, lock=lock, node=node, signing_key=signing_key)
     # Held back until the launcher has its handlers: the default action would end it at once.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     for stream in (sys.stdout, sys.stderr):
@@ -180,6 +182,7 @@ def launch_environment(
     *,
     lock: RunLock | None,
     node: NodePlace | None = None,
+    signing_key: str | None = None,
 ) -> dict[str, str]:
     """Make the launch's private folder, which the launcher removes, and return the environment that names it.
 
@@ -199,6 +202,8 @@ def launch_environment(
     others = (LOCK_VARIABLE, NODES_VARIABLE)  # of a launch that this process may be a part of
     variables = {name: value for name, value in environment.variables.items() if name not in others}
     held = {} if lock is None else {LOCK_VARIABLE: str(lock.descriptor)}
+    if signing_key:
+        held[KEY_VARIABLE] = signing_key
     return variables | scratch_environment(variables, folder) | where | held | (node.variables() if node else {})
 
 

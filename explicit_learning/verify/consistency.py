@@ -87,7 +87,7 @@ def _completion(
     """The manifest says that the run is complete if, and only if, the marker does."""
     file = tree.place(layout.RUN_MANIFEST)
     if marker is None:
-        if manifest.status == "completed":
+        if manifest.status == "completed" and layout.COMPLETION_MARKER not in tree.files:
             expected = f"the file, for {layout.RUN_MANIFEST} says that the run is completed"
             yield CONTEXT.fault(file=tree.place(layout.COMPLETION_MARKER), found="no such file", expected=expected)
         return

@@ -28,7 +28,13 @@ CONTEXT = Context(gate="deep", fix="restore what the plan was frozen with")
 
 
 def deep_faults(
-    tree: Tree, record: RunRecord, reachable: Reachable, not_checked: list[str], *, image_file: Path = IMAGE_FILE
+    tree: Tree,
+    record: RunRecord,
+    reachable: Reachable,
+    *,
+    checked: list[str],
+    not_checked: list[str],
+    image_file: Path = IMAGE_FILE,
 ) -> Iterator[Fault]:
     """Yield a fault for everything that is not what the run was made from.
 
@@ -36,9 +42,11 @@ def deep_faults(
         tree: The run's files.
         record: What was read of its documents.
         reachable: Where its inputs lie.
+        checked: Gets what was looked at, in words.
         not_checked: Gets what cannot be looked at here, in words.
         image_file: What the build of an image left, if this is one.
     """
+    yield from _bill_of_materials(record, checked, not_checked, image_file)
     if reachable.document is None or reachable.paths is None:
         yield CONTEXT.fault(
             file=tree.place(layout.PLAN),
@@ -48,7 +56,10 @@ def deep_faults(
         )
         return
     try:
-        yield from read_frozen_inputs(reachable.document).faults
+        if faults := read_frozen_inputs(reachable.document).faults:
+            yield from faults
+        else:
+            checked.append("data, images, base model, prompt and initial adapter, hashed again")
     except ModuleNotFoundError as error:
         yield CONTEXT.fault(
             found=f"an environment without {error.name}, which reads data and models",
@@ -68,6 +79,12 @@ def deep_faults(
                 yield CONTEXT.fault(
                     file=weights, found=f"tensors with digest {found}", expected=f"{expected}, as in the run's marker"
                 )
+
+
+def _bill_of_materials(
+    record: RunRecord, checked: list[str], not_checked: list[str], image_file: Path
+) -> Iterator[Fault]:
+    """Compare the bill of materials of this image, if it is one, with that of the image that the run was made in."""
     bills = {
         baked["sbom_sha256"]
         for launch in record.launches
@@ -81,3 +98,5 @@ def deep_faults(
         expected = f"SHA-256 {', '.join(sorted(bills))}, as the launches recorded"
         fix = "verify in the image that the run was made in"
         yield CONTEXT.fault(file=bill, found=f"SHA-256 {sha256_file(bill)}", expected=expected, fix=fix)
+    elif bills:
+        checked.append("the image's bill of materials, hashed again")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.errors import Context
 from explicit_learning.errors.invisible import escaped
+from explicit_learning.files.tree import UNREADABLE
 from explicit_learning.rundir import layout
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["FileSet", "compare_files", "file_faults", "other_entries"]
 
 CONTEXT = Context(gate="files", fix="restore the run directory from a copy")
+READABLE = "make it readable, or verify as its owner"
 REMOVE = "remove it, or move it out of the run directory"
 
 
@@ -61,7 +63,8 @@ def other_entries(tree: Tree) -> Iterator[Fault]:
     """Yield a fault for every link, pipe or device: a run has none, and what a link leads to is not part of it."""
     for name, what in tree.others.items():
         if layout.is_covered(name):
-            yield CONTEXT.fault(file=_shown(tree, name), found=what, expected="files and folders only", fix=REMOVE)
+            fix = READABLE if what == UNREADABLE else REMOVE
+            yield CONTEXT.fault(file=_shown(tree, name), found=what, expected="files and folders only", fix=fix)
 
 
 def _shown(tree: Tree, name: str) -> str:

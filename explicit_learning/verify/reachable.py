@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from explicit_learning.errors import Refusal
+from explicit_learning.errors import Context, Refusal
 from explicit_learning.inputs.frozen import resolved_paths
 from explicit_learning.inputs.frozen_rows import read_frozen_slots
-from explicit_learning.plan.reading import read_plan
+from explicit_learning.plan.reading import FROZEN, read_plan
 from explicit_learning.rundir.events import gates_records
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from explicit_learning.rundir.events import Event
 
 __all__ = ["Reachable", "reach"]
+
+CONTEXT = Context(gate="plan")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +87,11 @@ def _document(plan: Plan, events: Sequence[Event], named: Path | None) -> PlanDo
         document = read_plan(named)
         if document.plan is None:
             raise Refusal(document.faults)
-        return document if document.plan.frozen_config_sha256 == plan.frozen_config_sha256 else None
+        if (found := document.plan.frozen_config_sha256) != plan.frozen_config_sha256:
+            expected = f"{plan.frozen_config_sha256}, the plan of this run"
+            fix = "name the plan that the run was started with, or leave out --plan"
+            raise CONTEXT.refusal(file=named, pointer=f"/{FROZEN}", found=found, expected=expected, fix=fix)
+        return document
     for record in reversed(gates_records(events)):
         if record.plan_file is None:
             continue

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from explicit_learning.errors import Refusal
 from explicit_learning.files.jsonl import stream_rows
+from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.schema import validate
 from explicit_learning.files.tree import tree_bytes, tree_document, tree_json
 from explicit_learning.files.typed_json import RESTORE
@@ -87,43 +88,52 @@ def read_record(tree: Tree, collector: FaultCollector) -> RunRecord:
     Args:
         tree: The run's files.
         collector: Gets the faults.
-
-    Raises:
-        OSError: If a file cannot be read for another reason than that it is missing.
     """
     record = RunRecord()
+    reader = _Reader(tree, collector, record)
+    record.plan = reader.attempt(lambda: _plan(tree))
+    record.manifest = reader.attempt(lambda: run_manifest_of(tree))
+    record.marker = reader.optional(layout.COMPLETION_MARKER, CompletionMarker)
+    if record.manifest is not None:
+        record.launches, faults = reader.attempt(lambda: readable_launches(tree)) or ((), [])
+        collector.extend(faults)
+    for folder in checkpoints_of(tree):
+        if mark := reader.optional(f"{folder}/{layout.CHECKPOINT_MARK}", CheckpointMark):
+            record.marks[folder] = mark
+    for name in tree.files:
+        if name.startswith(f"{layout.RESUME_AUDITS}/") and (audit := reader.optional(name, ResumeAudit)):
+            record.audits[name] = audit
+    record.boundary = reader.optional(layout.SMOKE_BOUNDARY, SmokeBoundary)
+    record.comparison = reader.optional(layout.OUTPUT_COMPARISON, OutputComparison)
+    record.metrics = reader.attempt(lambda: list(_rows(tree, layout.METRICS))) or []
+    record.events, _ = reader.attempt(lambda: read_events(tree)) or ([], 0)
+    _check_others(tree, collector)
+    return record
 
-    def attempt(read: Callable[[], T]) -> T | None:
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads documents, collects why one cannot be read, and goes on."""
+
+    tree: Tree
+    collector: FaultCollector
+    record: RunRecord
+
+    def attempt(self, read: Callable[[], T]) -> T | None:
         try:
             return read()
         except Refusal as refusal:
-            collector.extend(refusal.faults)
-            record.unreadable = True
-            return None
+            self.collector.extend(refusal.faults)
+        except OSError as error:
+            self.collector.add(read_fault(error, Path(error.filename or self.tree.place("")), gate=GATE))
+        self.record.unreadable = True
+        return None
 
-    def optional(name: str, kind: type[T]) -> T | None:
-        if name not in tree.files:
+    def optional(self, name: str, kind: type[T]) -> T | None:
+        """Return a document that need not be there."""
+        if name not in self.tree.files:
             return None
-        return attempt(lambda: tree_document(tree, name, kind, gate=GATE, fix=RESTORE))
-
-    record.plan = attempt(lambda: _plan(tree))
-    record.manifest = attempt(lambda: run_manifest_of(tree))
-    record.marker = optional(layout.COMPLETION_MARKER, CompletionMarker)
-    if record.manifest is not None:
-        record.launches, faults = attempt(lambda: readable_launches(tree)) or ((), [])
-        collector.extend(faults)
-    for folder in checkpoints_of(tree):
-        if mark := optional(f"{folder}/{layout.CHECKPOINT_MARK}", CheckpointMark):
-            record.marks[folder] = mark
-    for name in tree.files:
-        if name.startswith(f"{layout.RESUME_AUDITS}/") and (audit := optional(name, ResumeAudit)):
-            record.audits[name] = audit
-    record.boundary = optional(layout.SMOKE_BOUNDARY, SmokeBoundary)
-    record.comparison = optional(layout.OUTPUT_COMPARISON, OutputComparison)
-    record.metrics = attempt(lambda: list(_rows(tree, layout.METRICS))) or []
-    record.events, _ = read_events(tree)
-    _check_others(tree, collector)
-    return record
+        return self.attempt(lambda: tree_document(self.tree, name, kind, gate=GATE, fix=RESTORE))
 
 
 def checkpoints_of(tree: Tree) -> list[str]:

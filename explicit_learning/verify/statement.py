@@ -162,9 +162,10 @@ def rebuilt_faults(tree: Tree, statement: CheckedStatement, hashes: Mapping[str,
         found = f"a statement signed by {statement.keyid or 'nobody'}"
         expected = f"signed by {signed_by or 'nobody'}, as it says itself"
         yield SIGNATURE.fault(file=at.file, pointer="/signatures", found=found, expected=expected)
-    expected_value = build_statement(tree, hashes, keyid=statement.keyid)
-    if statement.payload == canonical_bytes(expected_value):
+    expected_bytes = canonical_bytes(build_statement(tree, hashes, keyid=statement.keyid))
+    if statement.payload == expected_bytes:
         return
+    expected_value = json.loads(expected_bytes)  # canonical JSON writes 1.0 as 1
     places = [place for place in _differences(statement.value, expected_value, ()) if not place.startswith("/subject")]
     if places:
         shown = ", ".join(places[:SHOWN]) + (f" and {len(places) - SHOWN} more" if len(places) > SHOWN else "")

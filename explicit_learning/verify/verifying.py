@@ -6,11 +6,11 @@ packed archive are verified alike.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.errors import Context, Fault, FaultCollector, Refusal
+from explicit_learning.errors import Context, ExitCode, Fault, FaultCollector, Refusal
 from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.tree import hash_tree
 from explicit_learning.rundir import layout
@@ -144,6 +144,7 @@ class _Verifier:
         statement, files = self._statement(record, hashes)
         self._part(lambda: consistency_faults(tree, record, hashes))
         self._part(lambda: interruption_faults(tree, record, hashes))
+        self._tell_documents(record)
         reachable = Reachable()
         if (plan := record.plan) is not None:
             self._part(lambda: checkpoint_faults(tree, plan, record.marks, record.marker))
@@ -153,10 +154,13 @@ class _Verifier:
             self.not_checked += reachable.why_not
             self._accounting(record, reachable)
         if self.deep:
-            self._part(lambda: deep_faults(tree, record, reachable, self.not_checked))
+            self._part(lambda: deep_faults(tree, record, reachable, checked=self.checked, not_checked=self.not_checked))
         signed = statement is not None and statement.signature_holds
         return Verification(
-            faults=tuple(dict.fromkeys(self.collector.faults())),
+            # Whatever is wrong with it, the answer of a verification is 65.
+            faults=tuple(
+                dict.fromkeys(replace(fault, exit_code=ExitCode.CONTRACT) for fault in self.collector.faults())
+            ),
             status=record.manifest.status if record.manifest else None,
             files=files,
             bytes=sum(tree.files[name] for name in hashes),
@@ -198,8 +202,14 @@ class _Verifier:
             return None, None
         files = compare_files(statement.subjects, hashes)
         self.collector.extend(file_faults(tree, files, statement.subjects, hashes))
-        self._part(lambda: rebuilt_faults(tree, statement, hashes))
-        self.checked.append(f"{len(statement.subjects)} files against the statement, which was computed again")
+        self.checked.append(f"{len(statement.subjects)} files against the statement")
+        if record.plan is None or record.marker is None:
+            self.not_checked.append("what the statement says: a document that it is computed from cannot be read")
+        else:
+            self._part(lambda: rebuilt_faults(tree, statement, hashes))
+            self.checked.append("what the statement says, computed again from the run's records")
+        if statement.signature_holds:
+            self.checked.append(f"the signature by {statement.keyid}")
         if statement.keyid is None:
             self.limits.append(LIMIT_UNSIGNED)
             if self.require_signed:
@@ -207,6 +217,15 @@ class _Verifier:
         elif self.key is None:
             self.limits.append(LIMIT_UNVERIFIED)
         return statement, files
+
+    def _tell_documents(self, record: RunRecord) -> None:
+        launches, marks = len(record.launches), len(record.marks)
+        of_adapter = ", the tensors of the final adapter" if record.marker else ""
+        self.checked.append(
+            f"the records of launches ({launches}) and checkpoints ({marks}){of_adapter}, against each other"
+        )
+        if record.unreadable:
+            self.not_checked.append("rules between documents of which one cannot be read")
 
     def _without_statement(self, record: RunRecord) -> None:
         if record.marker is not None:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from explicit_learning.completion.lifecycle import _remove_half_written
 from explicit_learning.errors import ExitCode
 from explicit_learning.files.atomic import fsync_folder
 from explicit_learning.files.resources import ROOT
 from explicit_learning.gates import output
 from explicit_learning.gates.output import check_output
+from explicit_learning.rundir.checkpoints import remove_half_written
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,7 +73,7 @@ def test_another_node_that_sweeps_the_folder(
 
     def swept(place: Path) -> None:
         if next(sweeps, None) is not None:
-            _remove_half_written(place)
+            remove_half_written(place)
         fsync_folder(place)
 
     before = listing(folder)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from explicit_learning.files.resources import ROOT
+from explicit_learning.gates.signing import KEY_VARIABLE
 from explicit_learning.launch.environment import rank_environment
 from explicit_learning.launch.signals import blocked_stop_signals
 from explicit_learning.launch.start import launch_environment
@@ -111,7 +112,9 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., A
         with hold_run(run) as lock, (run / "console.txt").open("w") as console, blocked_stop_signals():
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.launcher_of_ranks"],
-                env=launch_environment(manifest, rank_environment(manifest.plan, own), lock=lock)
+                env=launch_environment(
+                    manifest, rank_environment(manifest.plan, own), lock=lock, signing_key=own.get(KEY_VARIABLE)
+                )
                 | {name: value for name, value in own.items() if name in CASE_VARIABLES},
                 stdin=subprocess.DEVNULL,
                 stdout=console,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ import pytest
 from explicit_learning.completion.envelope import wrap
 from explicit_learning.errors import Context, Refusal
 from explicit_learning.files.canonical import canonical_bytes
+from explicit_learning.files.regular import open_regular
 from explicit_learning.files.tree import FolderTree
 from explicit_learning.gates.signing import named_signer, public_key_of, write_key_pair
 from explicit_learning.rundir.outcome import RankOutcome
@@ -268,3 +270,53 @@ def test_names_in_a_mark_are_never_opened(tmp_path: Path) -> None:
     mark.write_text(json.dumps(value))
     found = {fault.found for fault in verified(run.folder).faults if fault.file and "passwd" in fault.file}
     assert found <= {"no such file"}
+
+
+def test_one_more_file_is_one_fault(tmp_path: Path) -> None:
+    run = made(tmp_path / "run", sft_document())  # its plan holds numbers such as 1.0
+    (run / "extra.txt").write_text("x")
+    assert [(fault.gate, fault.file) for fault in verified(run).faults] == [("files", str(run / "extra.txt"))]
+
+
+def test_what_cannot_be_read_is_told_and_the_rest_is_checked(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root reads everything, so the system's answer is made here."""
+    denied = {str(run / "final-adapter/README.md"), str(run / "training-complete.json")}
+
+    def opened(path: Path) -> Any:
+        if str(path) in denied:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return open_regular(path)
+
+    monkeypatch.setattr("explicit_learning.files.tree.open_regular", opened)
+    (run / "extra.txt").write_text("x")
+    found = verified(run)
+    assert {fault.exit_code for fault in found.faults} == {65}
+    assert denied | {str(run / "extra.txt")} <= {fault.file for fault in found.faults}
+    assert found.status == "completed"
+
+
+def test_a_folder_that_cannot_be_read_is_told(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def listed(path: str) -> Any:
+        if path.endswith("/launches"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return os_scandir(path)
+
+    os_scandir = os.scandir
+    monkeypatch.setattr("explicit_learning.files.tree.os.scandir", listed)
+    found = {(fault.file, fault.found) for fault in verified(run).faults}
+    assert (str(run / "launches"), "a folder that cannot be read") in found
+
+
+def test_another_plan_is_refused(run: Path, tmp_path: Path) -> None:
+    other = Run.of(tmp_path / "other", sft_document(seed=7))
+    (tmp_path / "plan.json").write_bytes(other.plan_bytes)
+    with pytest.raises(Refusal, match="the plan of this run"):
+        verified(run, plan_file=tmp_path / "plan.json")
+
+
+def test_an_unreadable_marker_is_not_called_missing(run: Path) -> None:
+    (run / "training-complete.json").write_text("{")
+    found = verified(run)
+    assert "no such file" not in {fault.found for fault in found.faults}
+    assert any("cannot be read" in text for text in found.not_checked)
+    assert not any("computed again" in text for text in found.checked)
