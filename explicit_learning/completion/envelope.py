@@ -11,18 +11,34 @@ import binascii
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from explicit_learning.files.atomic import write_bytes
 from explicit_learning.files.canonical import canonical_bytes
 from explicit_learning.files.strict_json import parse_json
 from explicit_learning.files.typed_json import document, parsed, to_json
+from explicit_learning.gates.signing import public_pem
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from securesystemslib.signer import CryptoSigner, SSlibKey
 
     from explicit_learning.errors import Context
 
-__all__ = ["PAYLOAD_TYPE", "EnvelopeDocument", "EnvelopeSignature", "read_envelope", "signature_holds", "wrap"]
+__all__ = [
+    "PAYLOAD_TYPE",
+    "PREDICATE_TYPE",
+    "STATEMENT_TYPE",
+    "EnvelopeDocument",
+    "EnvelopeSignature",
+    "place_public_key",
+    "read_envelope",
+    "signature_holds",
+    "wrap",
+]
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +93,22 @@ def _decoded(text: str) -> bytes | None:
         return base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True)
     except (binascii.Error, ValueError):
         return None
+
+
+def place_public_key(file: Path, signer: CryptoSigner | None) -> None:
+    """Write the public key of a statement that is about to be signed; one that was left of another is removed.
+
+    Args:
+        file: Where it lies beside the statement.
+        signer: What signs; ``None`` for an unsigned statement.
+
+    Raises:
+        OSError: If the file cannot be written or removed.
+    """
+    if signer is not None:
+        write_bytes(file, public_pem(signer.public_key))
+    else:
+        file.unlink(missing_ok=True)
 
 
 def read_envelope(data: bytes, at: Context) -> EnvelopeDocument:

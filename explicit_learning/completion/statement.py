@@ -10,7 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.completion.envelope import wrap
+from explicit_learning.completion.dependencies import code_dependencies, dependency, image_dependencies
+from explicit_learning.completion.envelope import PREDICATE_TYPE, STATEMENT_TYPE, place_public_key, wrap
 from explicit_learning.completion.launches import launch_entries, machines_of
 from explicit_learning.errors import Context, Refusal
 from explicit_learning.files.atomic import write_bytes
@@ -18,26 +19,23 @@ from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.progress import say
 from explicit_learning.files.tree import FolderTree, hash_tree, tree_document, tree_json
 from explicit_learning.files.typed_json import RESTORE, to_json
-from explicit_learning.gates.signing import public_pem
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.checkpoints import remove_half_written
 from explicit_learning.rundir.completion_marker import CompletionMarker
 from explicit_learning.rundir.launches import launches_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from securesystemslib.signer import CryptoSigner
 
     from explicit_learning.files.tree import Tree
-    from explicit_learning.rundir.launches import CodeIdentity, Launch, Machine
+    from explicit_learning.rundir.launches import Launch, Machine
 
-__all__ = ["BUILD_TYPE", "PREDICATE_TYPE", "STATEMENT_TYPE", "build_statement", "write_statement"]
+__all__ = ["BUILD_TYPE", "build_statement", "write_statement"]
 
 GATE = "statement"
 CONTEXT = Context(gate=GATE, fix="restore the run directory from a copy")
-STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
-PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:explicit-learning:build-type:run:1"  # docs/build-type.md
 BUILDER = "urn:explicit-learning:builder:el-run:1"
 
@@ -79,7 +77,11 @@ def build_statement(tree: Tree, hashes: Mapping[str, str], *, keyid: str | None)
                     "machines": to_json(machines),
                     "gpus_of_ranks": to_json(marker.gpus),
                 },
-                "resolvedDependencies": [*_inputs(marker), *_code(marker, launches), *_images(launches)],
+                "resolvedDependencies": [
+                    *_inputs(marker),
+                    *_code(marker, launches),
+                    *image_dependencies(_machines(launches)),
+                ],
             },
             "runDetails": {
                 "builder": {"id": BUILDER},
@@ -107,65 +109,18 @@ def _inputs(marker: CompletionMarker) -> Iterator[dict[str, Any]]:
     notes = {"base-model": {"revision": found.base_model.revision}}
     for name, digest in digests.items():
         if digest is not None:
-            yield _dependency(name, "sha256", digest, notes.get(name))
+            yield dependency(name, "sha256", digest, notes.get(name))
 
 
 def _code(marker: CompletionMarker, launches: Sequence[Launch]) -> Iterator[dict[str, Any]]:
     """Yield the code that froze the plan, and every code that ran, with the launches in which it did."""
     found = marker.identities
-    yield _dependency("code-that-froze-the-plan", "gitCommit", found.frozen_commit, {"dirty": found.frozen_dirty})
-    ran: dict[CodeIdentity, list[str]] = {}
-    for launch, machine in _machines(launches):
-        ran.setdefault(machine.code, []).append(launch)
-    for code, of_launches in ran.items():
-        notes = {"dirty": code.dirty, "known_by": code.known_by, "launches": _once(of_launches)}
-        yield _dependency("code", "gitCommit", code.commit, notes)
-        yield _dependency("code-files", "sha256", code.files_sha256, notes)
+    yield dependency("code-that-froze-the-plan", "gitCommit", found.frozen_commit, {"dirty": found.frozen_dirty})
+    yield from code_dependencies(_machines(launches))
 
 
-def _images(launches: Sequence[Launch]) -> Iterator[dict[str, Any]]:
-    """Yield every image that a launch ran in: its digests, each with how it is known, and what its build baked in."""
-    known: dict[tuple[str, str | None, str], list[str]] = {}
-    baked: dict[tuple[str, str], list[str]] = {}
-    for launch, machine in _machines(launches):
-        for kind, digest in sorted(machine.image.digests.items()):
-            known.setdefault((kind, digest.value, digest.known_by), []).append(launch)
-        for measured in _baked_in(machine):
-            baked.setdefault(measured, []).append(launch)
-    for (kind, value, known_by), of_launches in known.items():
-        yield _dependency(f"image-{kind}", "sha256", value, {"known_by": known_by, "launches": _once(of_launches)})
-    for (name, value), of_launches in baked.items():
-        yield _dependency(name, "sha256", value, {"known_by": "measured", "launches": _once(of_launches)})
-
-
-def _baked_in(machine: Machine) -> Iterator[tuple[str, str]]:
-    """Yield what the build of an image left in it, by hash."""
-    if (baked := machine.image.baked_in) is not None:
-        yield "base-image", baked["base_image"]["digest"]
-        yield "image-bill-of-materials", baked["sbom_sha256"]
-        yield "image-code-files", baked["code_sha256"]
-        yield "image-lock", baked["lock_sha256"]
-
-
-def _machines(launches: Sequence[Launch]) -> Iterator[tuple[str, Machine]]:
-    for launch in launches:
-        for machine in launch.start.nodes:
-            yield launch.start.launch_id, machine
-
-
-def _once(launches: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(launches))
-
-
-def _dependency(
-    name: str, algorithm: str, digest: str | None, annotations: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """Return a resource descriptor; without a digest it is known by its name alone."""
-    return {
-        "name": name,
-        **({"digest": {algorithm: digest.removeprefix("sha256:")}} if digest is not None else {}),
-        **({"annotations": annotations} if annotations else {}),
-    }
+def _machines(launches: Sequence[Launch]) -> list[tuple[str, Machine]]:
+    return [(launch.start.launch_id, machine) for launch in launches for machine in launch.start.nodes]
 
 
 def write_statement(run: Path, signer: CryptoSigner | None) -> None:
@@ -182,10 +137,7 @@ def write_statement(run: Path, signer: CryptoSigner | None) -> None:
     remove_half_written(run)
     target = run / layout.statement_file()
     target.parent.mkdir(exist_ok=True)
-    if signer is not None:
-        write_bytes(run / layout.public_key_file(), public_pem(signer.public_key))
-    else:
-        (run / layout.public_key_file()).unlink(missing_ok=True)
+    place_public_key(run / layout.public_key_file(), signer)
     (run / layout.LOCK).unlink(missing_ok=True)
     tree = FolderTree(run)
     hashes, errors = hash_tree(tree, filter(layout.is_covered, tree.files))

@@ -1,7 +1,7 @@
 """The process that evaluates: `el evaluate` starts it with a rank's environment.
 
-It reads requests from standard input, as one JSON array, and writes each evaluation whole or not at all. All requests
-are for one engine. One process answers several, because for a small model importing the libraries takes longer than
+It reads an `EvaluationJob` from standard input, and writes each evaluation whole or not at all. All its requests are
+for one engine. One process answers several, because for a small model importing the libraries takes longer than
 answering.
 """
 
@@ -17,12 +17,12 @@ from pathlib import Path
 
 from explicit_learning.errors import Refusal
 from explicit_learning.evaluation.greedy import engine_of, evaluate
-from explicit_learning.evaluation.record import write_evaluation
-from explicit_learning.evaluation.requests import PARENT_VARIABLE, EvaluationRequest
+from explicit_learning.evaluation.requests import PARENT_VARIABLE, EvaluationJob
 from explicit_learning.files.os_errors import write_fault
 from explicit_learning.files.progress import say
 from explicit_learning.files.typed_json import from_json
 from explicit_learning.launch.signals import die_with_parent
+from explicit_learning.rundir.evaluation import write_evaluation
 
 
 def main() -> int:
@@ -31,12 +31,13 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent(int(os.environ[PARENT_VARIABLE]))
     _silence_libraries()
-    requests = [from_json(EvaluationRequest, item) for item in json.load(sys.stdin)]
-    engine = engine_of(requests[0].identity.engine)
-    for request in requests:
+    job = from_json(EvaluationJob, json.load(sys.stdin))
+    engine = engine_of(job.requests[0].identity.engine)
+    for request in job.requests:
         say(f"evaluating {request.label}")
         try:
-            write_evaluation(Path(request.out), request.identity, evaluate(request, engine))
+            answers = evaluate(request, engine)
+            write_evaluation(Path(request.out), request.identity, answers, machine=job.machine)
         except (Refusal, OSError) as error:
             refusal = error if isinstance(error, Refusal) else Refusal(write_fault(error, Path(request.out)))
             say(str(refusal))

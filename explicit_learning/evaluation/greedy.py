@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from explicit_learning.data.reading import read_slot_rows
-from explicit_learning.evaluation.summary import Answer, Answered
-from explicit_learning.plan.typed_plan import Reward
-from explicit_learning.rewards import REWARD_VERSION, score
+from explicit_learning.rundir.answers import Answer, Answered, answered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
     from explicit_learning.plan.typed_plan import Plan
 
 __all__ = ["Completer", "Engine", "answer_rows", "engine_of", "evaluate"]
-
-WEIGHTS = Reward(version=REWARD_VERSION, answer=1.0, format=0.0, malformed=-1.0)
 
 
 class Completer(Protocol):
@@ -103,12 +99,4 @@ def answer_rows(
 
 def _answered(row: SlotRow, ids: list[int], tokenizer: Any, terminal: tuple[int, ...]) -> Answered:  # noqa: ANN401 - transformers'
     text = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    result = score(
-        text,
-        terminated=ids[-1] in terminal,
-        gold=row.target,
-        answer_type=row.answer_type,
-        choices=row.choices,
-        weights=WEIGHTS,
-    )
-    return Answered(row=row, text=text, score=result)
+    return answered(row, text, terminated=ids[-1] in terminal)

@@ -1,7 +1,8 @@
 """Requests to the evaluation process, and what it leaves.
 
 An evaluation is named by what it depends on: the adapter's tensors, the evaluation rows, the prompt, the engine and the
-environment. So the same request always has the same name, and repeating it costs nothing.
+environment. So the same request always has the same name, and repeating it costs nothing. Its statement is written
+last, by the process that has the signing key; a kill before that is repaired by the same command.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from explicit_learning.completion.evaluation_statement import write_evaluation_statement
 from explicit_learning.errors import Context, ExitCode, Refusal
-from explicit_learning.evaluation.environment import environment_faults
-from explicit_learning.evaluation.record import EvaluationIdentity, read_evaluation
+from explicit_learning.evaluation.environment import environment_faults, measured_machine
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.hashing import sha256_file
-from explicit_learning.files.os_errors import read_fault
+from explicit_learning.files.os_errors import read_fault, write_fault
 from explicit_learning.files.tree import FolderTree
 from explicit_learning.files.typed_json import to_json
 from explicit_learning.gates.output import place_faults
+from explicit_learning.gates.signing import KEY_VARIABLE, named_signer, take_signing_key
 from explicit_learning.gates.temporary import temporary_fault
 from explicit_learning.inputs.frozen import frozen_paths
 from explicit_learning.inputs.outputs import inputs_of_paths, output_faults
@@ -37,14 +39,27 @@ from explicit_learning.plan.reading import load_plan
 from explicit_learning.plan.typed_plan import Plan, ResolvedPaths  # noqa: TC001 - read at run time
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.completion_marker import read_marker
+from explicit_learning.rundir.evaluation import EvaluationIdentity, identity_of, read_evaluation
 from explicit_learning.rundir.events import gates_records, read_events
+from explicit_learning.rundir.launches import Machine  # noqa: TC001 - read at run time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from explicit_learning.plan.typed_plan import EvaluationEngine
+    from securesystemslib.signer import CryptoSigner
 
-__all__ = ["PARENT_VARIABLE", "EvaluationRequest", "Which", "answer_requests", "engine_key", "evaluation_of_run"]
+    from explicit_learning.plan.typed_plan import EvaluationEngine
+    from explicit_learning.rundir.evaluation import Evaluation
+
+__all__ = [
+    "PARENT_VARIABLE",
+    "EvaluationJob",
+    "EvaluationRequest",
+    "Which",
+    "answer_requests",
+    "engine_key",
+    "evaluation_of_run",
+]
 
 Which = Literal["final", "initial", "base"]
 CONTEXT = Context(gate="evaluation")
@@ -73,6 +88,19 @@ class EvaluationRequest:
     adapter: str | None
     out: str
     identity: EvaluationIdentity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationJob:
+    """What one evaluation process gets.
+
+    Attributes:
+        machine: The machine it runs on.
+        requests: What it answers: requests with one key (see `engine_key`).
+    """
+
+    machine: Machine
+    requests: tuple[EvaluationRequest, ...]
 
 
 def evaluation_of_run(
@@ -114,24 +142,20 @@ def evaluation_of_run(
             expected="a completed run",
             fix="finish it first, with el run PLAN --out and this folder",
         )
-    adapter, sha256 = None, None
+    adapter, sha256, marker_sha256 = None, None, None
     if which == "final":
         _require_final_adapter(run, plan)
         adapter = str(run / layout.FINAL_ADAPTER)
         sha256 = adapter_sha256(run / layout.FINAL_ADAPTER)
+        marker_sha256 = sha256_file(run / layout.COMPLETION_MARKER)
     elif which == "initial" and plan.initial_adapter is not None:
         adapter, sha256 = paths.initial_adapter, plan.initial_adapter.sha256  # it was compared with the file
-    identity = EvaluationIdentity(
-        run_id=plan.run_id,
-        arm=plan.arm,
+    identity = identity_of(
+        plan,
         which=which,
+        completion_marker_sha256=marker_sha256,
         adapter_sha256=sha256,
-        model_snapshot_sha256=plan.model.snapshot_sha256,
-        evaluation_manifest_sha256=plan.data.evaluation_manifest.sha256,
-        prompt_sha256=plan.prompt.sha256,
-        max_completion_tokens=plan.generation.max_completion_tokens,
         engine=engine or plan.generation.evaluation_engine,
-        environment_lock_sha256=plan.environment_lock_sha256,
         evaluation_lock_sha256=lock_sha256(lock_of_new_plan(plan.hardware.accelerator)),
     )
     file = (out or run / layout.EVALUATIONS).resolve() / layout.evaluation_file(identity.name)
@@ -179,10 +203,13 @@ def _require_final_adapter(run: Path, plan: Plan) -> None:
 def answer_requests(requests: Iterable[EvaluationRequest]) -> list[dict[str, Any]]:
     """Return the evaluations, in the order of the requests; those without a file are made first.
 
+    Each gets its statement, if it has none yet: signed with the key in ``EXPLICIT_SIGNING_KEY``, unsigned without.
+
     Raises:
-        Refusal: If this environment is not its lock's or lacks an engine, there is no place for an evaluation, the
-            evaluation process fails, or one that is there is not as asked for.
+        Refusal: If the key cannot sign, this environment is not its lock's or lacks an engine, there is no place for
+            an evaluation, the evaluation process fails, or one that is there is not as asked for.
     """
+    signer = named_signer(os.environ.get(KEY_VARIABLE))
     wanted = list(requests)
     missing = [request for request in wanted if not Path(request.out).is_file()]
     faults = environment_faults({(item.identity.engine, item.plan.hardware.accelerator) for item in missing})
@@ -191,7 +218,22 @@ def answer_requests(requests: Iterable[EvaluationRequest]) -> list[dict[str, Any
         raise Refusal(faults)
     for together in _processes(missing):
         _evaluate(together)
-    return [to_json(read_evaluation(Path(request.out), request.identity)) for request in wanted]
+    return [to_json(_stated(request, signer)) for request in wanted]
+
+
+def _stated(request: EvaluationRequest, signer: CryptoSigner | None) -> Evaluation:
+    """Return an evaluation that is there; its statement is written if it is not."""
+    file = Path(request.out)
+    try:
+        record = read_evaluation(file, request.identity)
+    except OSError as error:
+        raise Refusal(read_fault(error, file, gate="evaluation")) from None
+    if not file.with_name(layout.EVALUATION_STATEMENT).is_file():
+        try:
+            write_evaluation_statement(file.parent, signer)
+        except OSError as error:
+            raise Refusal(write_fault(error, file.with_name(layout.EVALUATION_STATEMENT))) from None
+    return record
 
 
 def engine_key(request: EvaluationRequest) -> str:
@@ -217,8 +259,12 @@ def _processes(requests: Iterable[EvaluationRequest]) -> list[list[EvaluationReq
 
 
 def _evaluate(requests: list[EvaluationRequest]) -> None:
-    """Answer requests in one process, which gets the same environment variables as a rank."""
-    variables = rank_environment(requests[0].plan, os.environ).variables
+    """Answer requests in one process, which gets the same environment variables as a rank, and no signing key."""
+    plan = requests[0].plan
+    environment = rank_environment(plan, os.environ)
+    machine = measured_machine(plan.hardware.accelerator, environment)
+    variables = dict(environment.variables)
+    take_signing_key(variables)
     try:
         scratch = tempfile.TemporaryDirectory(prefix="explicit-evaluation-", ignore_cleanup_errors=True)
     except OSError as error:
@@ -227,7 +273,7 @@ def _evaluate(requests: list[EvaluationRequest]) -> None:
         own = {"TMPDIR": folder, "TORCH_CPP_LOG_LEVEL": "ERROR", PARENT_VARIABLE: str(os.getpid())}
         done = subprocess.run(  # noqa: S603 - the program itself
             [sys.executable, "-m", MODULE],
-            input=json.dumps(to_json(requests)),
+            input=json.dumps(to_json(EvaluationJob(machine=machine, requests=tuple(requests)))),
             encoding="utf-8",
             # Libraries may print to standard output, which is the answer's.
             stdout=STANDARD_ERROR,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import BinaryIO
 
-__all__ = ["FolderTree", "Tree", "hash_tree", "tree_bytes", "tree_document", "tree_json", "tree_sha256"]
+__all__ = ["FolderTree", "SubTree", "Tree", "hash_tree", "tree_bytes", "tree_document", "tree_json", "tree_sha256"]
 
 T = TypeVar("T")
 UNREADABLE = "a folder that cannot be read"
@@ -92,6 +92,34 @@ class FolderTree:
         if name not in self.files:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.place(name))
         return open_regular(self.root / name)
+
+
+class SubTree:
+    """Files of one folder of a tree, as a tree of their own."""
+
+    def __init__(self, tree: Tree, folder: str, names: Iterable[str]) -> None:
+        """Take some files below a folder.
+
+        Args:
+            tree: The tree.
+            folder: The folder's POSIX path in it, without a slash at its end.
+            names: The files, by their names in the tree.
+        """
+        self._tree, self._prefix = tree, f"{folder}/"
+        self.files = {name.removeprefix(self._prefix): tree.files[name] for name in names}
+        self.others: dict[str, str] = {}
+
+    def place(self, name: str) -> str:
+        """Return how the whole tree's messages name a file."""
+        return self._tree.place(f"{self._prefix}{name}" if name else self._prefix[:-1])
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a file of the folder.
+
+        Raises:
+            OSError: If it is missing, or cannot be read.
+        """
+        return self._tree.open(f"{self._prefix}{name}")
 
 
 def _entries(folder: str, prefix: str) -> Iterator[tuple[str, os.stat_result | None]]:

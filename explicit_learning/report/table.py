@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.evaluation.summary import RATES
+from explicit_learning.rundir.answers import RATES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

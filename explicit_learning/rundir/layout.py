@@ -19,7 +19,9 @@ __all__ = [
     "ANSWERS",
     "CHECKPOINT_MARK",
     "COMPLETION_MARKER",
+    "EVALUATION",
     "EVALUATIONS",
+    "EVALUATION_STATEMENT",
     "EVENTS",
     "FINAL_ADAPTER",
     "LAUNCHES",
@@ -80,7 +82,6 @@ LAUNCHES = "launches"
 RESUME_AUDITS = "resume-audits"
 SET_ASIDE = "set-aside"
 EVALUATIONS = "evaluations"
-ANSWERS = "answers.jsonl"  # beside each evaluation
 PROVENANCE = "provenance"
 LOGS = "logs"
 TENSORBOARD = "tensorboard"
@@ -89,6 +90,11 @@ UNINTERRUPTED = "uninterrupted"  # the run that a smoke run is compared with, it
 # --- provenance/
 STATEMENT = "run.intoto.json"
 PUBLIC_KEY = "signing-key.pub"  # of a signed statement
+
+# --- an evaluation's folder; PUBLIC_KEY, too, if its statement is signed
+EVALUATION = "evaluation.json"
+ANSWERS = "answers.jsonl"
+EVALUATION_STATEMENT = "evaluation.intoto.json"
 
 # --- an adapter's folder: the final one, and each checkpoint
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = ADAPTER_FILES
@@ -202,7 +208,7 @@ def launch_of_start_file(name: str) -> str | None:
 
 def evaluation_file(name: str) -> str:
     """Return where an evaluation lies in a folder of evaluations; its name is a hash of what it depends on."""
-    return f"{name}/evaluation.json"
+    return f"{name}/{EVALUATION}"
 
 
 def statement_file() -> str:

@@ -1,9 +1,10 @@
-"""The statement of a run, checked: its form, its signature, and that it says what the run directory says.
+"""A statement, checked: its form, its signature, and that it says what the files say that it is computed from.
 
-A statement is computed from the run directory alone, so it is computed again and compared byte for byte. For an
-unsigned one that is all there is: whoever changes files and statement together, and keeps every record consistent,
-cannot be told from the run. A signature proves who vouched for it, if the reader has the signer's public key from
-somewhere else; the key beside the statement proves only that nothing was changed since.
+The statement of a run is computed from the run directory alone, that of an evaluation from its folder. So it is
+computed again and compared byte for byte. For an unsigned one that is all there is: whoever changes files and
+statement together, and keeps every record consistent, cannot be told from the maker. A signature proves who vouched
+for it, if the reader has the signer's public key from somewhere else; the key beside the statement proves only that
+nothing was changed since.
 """
 
 from __future__ import annotations
@@ -12,29 +13,34 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.completion.envelope import PAYLOAD_TYPE, read_envelope, signature_holds
-from explicit_learning.completion.statement import STATEMENT_TYPE, build_statement
+from explicit_learning.completion.envelope import PAYLOAD_TYPE, STATEMENT_TYPE, read_envelope, signature_holds
 from explicit_learning.errors import Context, Refusal, found_text
 from explicit_learning.files.canonical import canonical_bytes
 from explicit_learning.files.schema import pointer
 from explicit_learning.files.strict_json import parse_json
 from explicit_learning.files.tree import tree_bytes
 from explicit_learning.gates.signing import public_key_of
-from explicit_learning.rundir import layout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from securesystemslib.signer import SSlibKey
 
     from explicit_learning.errors import Fault, FaultCollector
     from explicit_learning.files.tree import Tree
 
-__all__ = ["CheckedStatement", "check_envelope", "rebuilt_faults"]
+__all__ = ["LIMIT_UNSIGNED", "LIMIT_UNVERIFIED", "CheckedStatement", "check_envelope", "rebuilt_faults", "signer_of"]
 
 CONTEXT = Context(gate="statement", fix="restore the run directory from a copy")
 SIGNATURE = Context(
     gate="signature", fix="do not trust this run: ask whoever signed it for the run and for the public key"
+)
+LIMIT_UNSIGNED = (
+    "the statement is unsigned: a change that keeps every file, record and the statement consistent cannot be found"
+)
+LIMIT_UNVERIFIED = (
+    "the key beside the statement proves that nothing was changed since it was signed, and not who signed it: "
+    "give the signer's public key with --key"
 )
 MAX_STATEMENT_BYTES = 256 * 1024 * 1024
 SHOWN = 5
@@ -145,31 +151,46 @@ def _subjects(value: Any) -> dict[str, str] | None:  # noqa: ANN401 - any JSON v
     return found
 
 
-def rebuilt_faults(tree: Tree, statement: CheckedStatement, hashes: Mapping[str, str]) -> Iterator[Fault]:
-    """Yield a fault for what a statement says otherwise than the run directory; files have faults of their own.
+def signer_of(statement: CheckedStatement | None, key: SSlibKey | None) -> str | None:
+    """Return who signed: the key's id if the reader's own key says so, ``unverified`` without; ``None`` if nobody."""
+    if statement is None or statement.keyid is None:
+        return None
+    return statement.keyid if key is not None and statement.signature_holds else "unverified"
+
+
+def rebuilt_faults(
+    tree: Tree,
+    name: str,
+    statement: CheckedStatement,
+    hashes: Mapping[str, str],
+    build: Callable[..., dict[str, Any]],
+) -> Iterator[Fault]:
+    """Yield a fault for what a statement says otherwise than the files; files have faults of their own.
 
     Args:
-        tree: The run's files.
+        tree: The files that it is computed from.
+        name: The statement's file.
         statement: The statement.
         hashes: SHA-256 of each covered file that is there.
+        build: Computes it: `build_statement` or `build_evaluation_statement`.
 
     Raises:
         Refusal: If a document that it is computed from cannot be read.
     """
-    at = CONTEXT.at(tree.place(layout.statement_file()))
+    at = CONTEXT.at(tree.place(name))
     signed_by = _signed_by(statement.value)
     if signed_by != statement.keyid:
         found = f"a statement signed by {statement.keyid or 'nobody'}"
         expected = f"signed by {signed_by or 'nobody'}, as it says itself"
         yield SIGNATURE.fault(file=at.file, pointer="/signatures", found=found, expected=expected)
-    expected_bytes = canonical_bytes(build_statement(tree, hashes, keyid=statement.keyid))
+    expected_bytes = canonical_bytes(build(tree, hashes, keyid=statement.keyid))
     if statement.payload == expected_bytes:
         return
     expected_value = json.loads(expected_bytes)  # canonical JSON writes 1.0 as 1
     places = [place for place in _differences(statement.value, expected_value, ()) if not place.startswith("/subject")]
     if places:
         shown = ", ".join(places[:SHOWN]) + (f" and {len(places) - SHOWN} more" if len(places) > SHOWN else "")
-        expected = "what the run's files say, computed again"
+        expected = "what the files say, computed again"
         yield at.fault(pointer=places[0], found=f"another value at {shown}", expected=expected)
     elif json.loads(statement.payload) == expected_value:
         yield at.fault(pointer="/payload", found="JSON in another form", expected="canonical JSON (RFC 8785)")

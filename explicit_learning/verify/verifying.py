@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from explicit_learning.completion.statement import build_statement
 from explicit_learning.errors import Context, ExitCode, Fault, FaultCollector, Refusal
 from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.tree import hash_tree
@@ -18,13 +19,20 @@ from explicit_learning.verify.accounting.recomputing import accounting_faults
 from explicit_learning.verify.checkpoint_contents import checkpoint_faults
 from explicit_learning.verify.consistency import consistency_faults
 from explicit_learning.verify.deep import deep_faults
+from explicit_learning.verify.evaluations import check_evaluation, check_evaluations
 from explicit_learning.verify.files import FileSet, compare_files, file_faults, other_entries
 from explicit_learning.verify.interruptions import interruption_faults
 from explicit_learning.verify.launch_facts import launch_faults
 from explicit_learning.verify.measurements import measurement_faults
 from explicit_learning.verify.reachable import Reachable, reach
 from explicit_learning.verify.record import read_record
-from explicit_learning.verify.statement import check_envelope, rebuilt_faults
+from explicit_learning.verify.statement import (
+    LIMIT_UNSIGNED,
+    LIMIT_UNVERIFIED,
+    check_envelope,
+    rebuilt_faults,
+    signer_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -39,13 +47,6 @@ __all__ = ["Verification", "verify_run"]
 
 GATE = "verify"
 CONTEXT = Context(gate=GATE)
-LIMIT_UNSIGNED = (
-    "the statement is unsigned: a change that keeps every file, record and the statement consistent cannot be found"
-)
-LIMIT_UNVERIFIED = (
-    "the key beside the statement proves that nothing was changed since it was signed, and not who signed it: "
-    "give the signer's public key with --key"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,8 @@ class Verification:
 
     Attributes:
         faults: Everything that is wrong, none for a run that is proven.
-        status: How far the run has come, by its manifest; ``None`` if that cannot be read.
+        status: How far the run has come, by its manifest; ``None`` if that cannot be read; ``evaluation`` for an
+            evaluation that lies alone.
         files: How the files differ from those that the statement names; ``None`` without a statement.
         bytes: Length of all files that were hashed.
         signed: Whether the statement has a signature that holds.
@@ -96,10 +98,10 @@ def verify_run(
     deep: bool = False,
     plan_file: Path | None = None,
 ) -> Verification:
-    """Verify a run.
+    """Verify a run, or an evaluation that lies alone.
 
     Args:
-        tree: The run's files.
+        tree: The run's files, or the evaluation's.
         key: The signer's public key, as the reader has it.
         require_signed: Whether an unsigned run is refused.
         deep: Whether data, base model and bill of materials are hashed again.
@@ -110,13 +112,31 @@ def verify_run(
         OSError: If a folder cannot be read.
     """
     if layout.PLAN not in tree.files and layout.RUN_MANIFEST not in tree.files:
+        if layout.EVALUATION in tree.files:
+            return _lone_evaluation(tree, key)
         raise CONTEXT.refusal(
             file=tree.place(""),
             found=f"neither {layout.PLAN} nor {layout.RUN_MANIFEST}",
-            expected="a run directory, or an archive of one that `el pack` wrote",
+            expected="a run directory, an archive of one that `el pack` wrote, or an evaluation's folder",
             fix="name the folder that `el run --out` wrote, or the archive",
         )
     return _Verifier(tree, key=key, require_signed=require_signed, deep=deep, plan_file=plan_file).verify()
+
+
+def _lone_evaluation(tree: Tree, key: SSlibKey | None) -> Verification:
+    """Verify an evaluation that lies outside its run, as far as its own folder tells."""
+    found = check_evaluation(tree, key=key)
+    return Verification(
+        faults=tuple(dict.fromkeys(found.faults())),
+        status="evaluation",
+        files=found.files,
+        bytes=sum(tree.files.values()),
+        signed=found.statement is not None and found.statement.signature_holds,
+        signer=signer_of(found.statement, key),
+        checked=tuple(found.checked),
+        not_checked=(*found.not_checked, "the run that it is of: name the run directory to compare them"),
+        limits=tuple(found.limits),
+    )
 
 
 class _Verifier:
@@ -153,6 +173,11 @@ class _Verifier:
             reachable = reach(plan, record.events, self.plan_file)
             self.not_checked += reachable.why_not
             self._accounting(record, reachable)
+        evaluations = check_evaluations(tree, record, key=self.key, reachable=reachable)
+        self.collector.extend(evaluations.faults())
+        self.checked += evaluations.checked
+        self.not_checked += evaluations.not_checked
+        self.limits += evaluations.limits
         if self.deep:
             self._part(lambda: deep_faults(tree, record, reachable, checked=self.checked, not_checked=self.not_checked))
         signed = statement is not None and statement.signature_holds
@@ -165,7 +190,7 @@ class _Verifier:
             files=files,
             bytes=sum(tree.files[name] for name in hashes),
             signed=signed,
-            signer=self._signer(statement),
+            signer=signer_of(statement, self.key),
             checked=tuple(self.checked),
             not_checked=tuple(self.not_checked),
             limits=tuple(self.limits),
@@ -206,7 +231,7 @@ class _Verifier:
         if record.plan is None or record.marker is None:
             self.not_checked.append("what the statement says: a document that it is computed from cannot be read")
         else:
-            self._part(lambda: rebuilt_faults(tree, statement, hashes))
+            self._part(lambda: rebuilt_faults(tree, name, statement, hashes, build_statement))
             self.checked.append("what the statement says, computed again from the run's records")
         if statement.signature_holds:
             self.checked.append(f"the signature by {statement.keyid}")
@@ -245,11 +270,6 @@ class _Verifier:
             expected="a signed statement, as --require-signed asks for",
             fix="ask for the run signed by the one who made it, or verify without --require-signed",
         )
-
-    def _signer(self, statement: CheckedStatement | None) -> str | None:
-        if statement is None or statement.keyid is None:
-            return None
-        return statement.keyid if self.key is not None and statement.signature_holds else "unverified"
 
     def _accounting(self, record: RunRecord, reachable: Reachable) -> None:
         """Recount ledgers and traces, and hold the marker against them."""

@@ -18,16 +18,17 @@ import pytest
 
 from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.evaluation import requests
-from explicit_learning.evaluation.record import EvaluationIdentity, write_evaluation
 from explicit_learning.evaluation.requests import EvaluationRequest, answer_requests, evaluation_of_run
-from explicit_learning.evaluation.summary import Answer
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.resources import SCHEMAS
 from explicit_learning.files.typed_json import from_json, to_json
 from explicit_learning.lock import lock_sha256
 from explicit_learning.lock.installed import lock_of_new_plan
 from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
+from explicit_learning.rundir.answers import Answer
+from explicit_learning.rundir.evaluation import EvaluationIdentity, write_evaluation
 from explicit_learning.rundir.events import GatesRecord, append_event
+from tests.support.machines import MACHINE
 from tests.support.plans import PLAN, plan_with
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ IDENTITY = EvaluationIdentity(
     run_id="run",
     arm="papo",
     which="final",
+    frozen_config_sha256="1" * 64,
+    completion_marker_sha256="2" * 64,
     adapter_sha256="a" * 64,
     model_snapshot_sha256="b" * 64,
     evaluation_manifest_sha256="c" * 64,
@@ -70,10 +73,19 @@ def refused(call: Callable[[], object]) -> Fault:
 
 def test_the_name_of_an_evaluation_never_changes() -> None:
     # Evaluations of this form lie under this name, and are not made again.
-    assert IDENTITY.name == "a9f21840b53609cd"
+    assert IDENTITY.name == "90ea9e217d59f8ae"
 
 
-@pytest.mark.parametrize("label", [{"run_id": "other"}, {"arm": "evi_po"}, {"which": "initial"}])
+@pytest.mark.parametrize(
+    "label",
+    [
+        {"run_id": "other"},
+        {"arm": "evi_po"},
+        {"which": "initial"},
+        {"frozen_config_sha256": "0" * 64},
+        {"completion_marker_sha256": None},
+    ],
+)
 def test_labels_do_not_change_the_name(label: dict[str, str]) -> None:
     assert replace(IDENTITY, **label).name == IDENTITY.name  # type: ignore[arg-type] # fields by name
 
@@ -210,22 +222,22 @@ def test_one_process_answers_what_one_engine_in_one_environment_can(
     started: list[list[str]] = []
 
     def answered(together: list[EvaluationRequest]) -> None:
-        started.append([Path(request.out).name for request in together])
+        started.append([Path(request.out).parent.name for request in together])
         for request in together:
-            write_evaluation(Path(request.out), request.identity, answers())
+            write_evaluation(Path(request.out), request.identity, answers(), machine=MACHINE)
 
     monkeypatch.setattr(requests, "_evaluate", answered)
     monkeypatch.setattr(requests, "environment_faults", lambda _: [])
     monkeypatch.setenv("LD_LIBRARY_PATH", "/not/utf-8/\udcff")
     other = {"/generation/max_completion_tokens": 13}
     wanted = {
-        "exact": request_to(tmp_path / "0" / "exact"),
-        "exact-adapter": request_to(tmp_path / "1" / "exact-adapter", adapter="/a", **other),
-        "base": request_to(tmp_path / "2" / "base", "vllm"),
-        "one": request_to(tmp_path / "3" / "one", "vllm", adapter="/a"),
-        "two": request_to(tmp_path / "4" / "two", "vllm", adapter="/b"),
-        "longer": request_to(tmp_path / "5" / "longer", "vllm", adapter="/b", **other),
-        "gpu": request_to(tmp_path / "6" / "gpu", **{"/hardware/accelerator": "cuda"}),
+        "exact": request_to(tmp_path / "exact" / "evaluation.json"),
+        "exact-adapter": request_to(tmp_path / "exact-adapter" / "evaluation.json", adapter="/a", **other),
+        "base": request_to(tmp_path / "base" / "evaluation.json", "vllm"),
+        "one": request_to(tmp_path / "one" / "evaluation.json", "vllm", adapter="/a"),
+        "two": request_to(tmp_path / "two" / "evaluation.json", "vllm", adapter="/b"),
+        "longer": request_to(tmp_path / "longer" / "evaluation.json", "vllm", adapter="/b", **other),
+        "gpu": request_to(tmp_path / "gpu" / "evaluation.json", **{"/hardware/accelerator": "cuda"}),
     }
     answer_requests(wanted.values())
     assert started == [["exact", "exact-adapter"], ["base"], ["one", "two"], ["longer"], ["gpu"]]
@@ -245,7 +257,7 @@ def test_an_environment_without_the_engine_is_refused_before_anything_is_answere
     monkeypatch.setattr(requests, "_evaluate", lambda _: pytest.fail("answered first"))
     there = request_to(tmp_path / "there" / "evaluation.json")
     missing = request_to(tmp_path / "missing" / "evaluation.json", "vllm")
-    write_evaluation(Path(there.out), there.identity, answers())
+    write_evaluation(Path(there.out), there.identity, answers(), machine=MACHINE)
     assert refused(lambda: answer_requests([there, missing])) == fault
     assert not (tmp_path / "missing").exists()
     assert len(answer_requests([there])) == 1, "what is there is only read"
@@ -254,7 +266,7 @@ def test_an_environment_without_the_engine_is_refused_before_anything_is_answere
 
 def test_an_evaluation_that_is_there_is_not_made_again(tmp_path: Path) -> None:
     out = tmp_path / "folder" / "evaluation.json"
-    write_evaluation(out, IDENTITY, answers())
+    write_evaluation(out, IDENTITY, answers(), machine=MACHINE)
     (found,) = answer_requests([request_to(out)])
     assert (found["rows"], found["relations"]["FULL"]["accuracy"]) == (3, 1.0)
     lines = (out.parent / "answers.jsonl").read_text().splitlines()
@@ -277,7 +289,7 @@ def test_an_evaluation_that_is_there_is_not_made_again(tmp_path: Path) -> None:
 )
 def test_an_evaluation_that_was_edited_is_refused(tmp_path: Path, change: dict[str, object], told: str) -> None:
     out = tmp_path / "evaluation.json"
-    write_evaluation(out, IDENTITY, answers())
+    write_evaluation(out, IDENTITY, answers(), machine=MACHINE)
     out.write_text(json.dumps(json.loads(out.read_text()) | change))
     fault = refused(lambda: answer_requests([request_to(out)]))
     told = told.replace("HASH", sha256_file(tmp_path / "answers.jsonl"))
@@ -287,7 +299,7 @@ def test_an_evaluation_that_was_edited_is_refused(tmp_path: Path, change: dict[s
 
 def test_an_evaluation_whose_answers_were_edited_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "evaluation.json"
-    write_evaluation(out, IDENTITY, answers())
+    write_evaluation(out, IDENTITY, answers(), machine=MACHINE)
     lines = tmp_path / "answers.jsonl"
     lines.write_text(lines.read_text().replace("slot-1", "slot-9"))
     fault = refused(lambda: answer_requests([request_to(out)]))
@@ -384,7 +396,9 @@ def test_a_stop_ends_the_evaluation_process_and_removes_its_folder(
     monkeypatch.setattr(
         requests,
         "rank_environment",
-        lambda _, environ: SimpleNamespace(variables=dict(environ) | {"PYTHONPATH": str(tmp_path)}, settings={}),
+        lambda _, environ: SimpleNamespace(
+            variables=dict(environ) | {"PYTHONPATH": str(tmp_path)}, settings={}, record=lambda: MACHINE.environment
+        ),
     )
     killer = threading.Thread(target=stop)
     killer.start()

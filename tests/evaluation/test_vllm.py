@@ -11,12 +11,12 @@ import pytest
 
 from explicit_learning.data.reading import read_slot_rows
 from explicit_learning.errors import Context, ExitCode, Refusal
-from explicit_learning.evaluation.record import EvaluationIdentity
 from explicit_learning.evaluation.requests import EvaluationRequest
 from explicit_learning.files.resources import ASSETS
 from explicit_learning.files.typed_json import from_json
 from explicit_learning.inputs.frozen import frozen_paths
 from explicit_learning.plan.typed_plan import Plan
+from explicit_learning.rundir.evaluation import EvaluationIdentity
 from tests.support.plans import MODEL, write_plan
 
 pytestmark = [

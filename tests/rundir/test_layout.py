@@ -59,6 +59,8 @@ DEFINED = [
     f"{layout.SET_ASIDE}/{layout.FINAL_ADAPTER}.NUMBER/",
     f"{layout.EVALUATIONS}/{layout.evaluation_file('HASH')}",
     f"{layout.EVALUATIONS}/HASH/{layout.ANSWERS}",
+    f"{layout.EVALUATIONS}/HASH/{layout.EVALUATION_STATEMENT}",
+    f"{layout.EVALUATIONS}/HASH/{layout.PUBLIC_KEY}",
     layout.rank_log(R),
     layout.launcher_log(),
     layout.launcher_log(R),

@@ -94,7 +94,11 @@ def rules(schema: Any) -> Any:
     [
         ("rank-frontiers", ("properties", "ledger"), ("checkpoint-mark", "completion-marker", "smoke-resume-boundary")),
         ("state-digests", ("properties", "components"), ("smoke-resume-boundary",)),
-        ("launch-start", ("$defs", "machine"), ("completion-marker", "follower-manifest", "launch-manifest")),
+        (
+            "launch-start",
+            ("$defs", "machine"),
+            ("completion-marker", "evaluation", "follower-manifest", "launch-manifest"),
+        ),
         ("launch-start", ("$defs", "change"), ("completion-marker", "smoke-output-comparison")),
     ],
 )

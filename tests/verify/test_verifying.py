@@ -18,7 +18,8 @@ from explicit_learning.files.regular import open_regular
 from explicit_learning.files.tree import FolderTree
 from explicit_learning.gates.signing import named_signer, public_key_of, write_key_pair
 from explicit_learning.rundir.outcome import RankOutcome
-from explicit_learning.verify.verifying import LIMIT_UNSIGNED, LIMIT_UNVERIFIED, Verification, verify_run
+from explicit_learning.verify.statement import LIMIT_UNSIGNED, LIMIT_UNVERIFIED
+from explicit_learning.verify.verifying import Verification, verify_run
 from tests.support.finished_run import Run, plan_document, sft_document
 from tests.support.lifecycle import finish, stopped
 
@@ -205,7 +206,7 @@ def test_links_and_pipes_are_refused_and_not_followed(run: Path, tmp_path: Path)
 
 def test_what_is_no_run_is_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "other.txt").write_text("x")
-    with pytest.raises(Refusal, match="a run directory, or an archive"):
+    with pytest.raises(Refusal, match="a run directory, an archive of one"):
         verified(tmp_path)
 
 

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from explicit_learning.data.digits.writer import SIZES, write_dataset
-from explicit_learning.evaluation.record import EvaluationIdentity
 from explicit_learning.evaluation.requests import EvaluationRequest, answer_requests
-from explicit_learning.evaluation.summary import RATES, Answer
 from explicit_learning.files.jsonl import read_rows
 from explicit_learning.files.resources import ASSETS
 from explicit_learning.files.typed_json import from_json
@@ -20,6 +18,8 @@ from explicit_learning.lock import VLLM_CPU_LOCK, lock_sha256
 from explicit_learning.model_files.folders import adapter_sha256
 from explicit_learning.plan.typed_plan import Plan
 from explicit_learning.rundir import layout
+from explicit_learning.rundir.answers import RATES, Answer
+from explicit_learning.rundir.evaluation import EvaluationIdentity
 from tests.support.plans import write_plan
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[dict[s
             run_id=plan.run_id,
             arm=plan.arm,
             which="base" if adapter is None else "final",
+            frozen_config_sha256=plan.frozen_config_sha256,
+            completion_marker_sha256=None,
             adapter_sha256=None if adapter is None else adapter_sha256(adapter),
             model_snapshot_sha256=plan.model.snapshot_sha256,
             evaluation_manifest_sha256=plan.data.evaluation_manifest.sha256,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from explicit_learning.data.answers import AnswerType
 from explicit_learning.data.rows import ImageRef, Relation, SlotRow, View
-from explicit_learning.evaluation.summary import Answer, Answered, summarise
 from explicit_learning.plan.typed_plan import Reward
 from explicit_learning.rewards import score
+from explicit_learning.rundir.answers import Answer, Answered, summarise
 
 WEIGHTS = Reward(version="answer/1", answer=1.0, format=0.0, malformed=-1.0)
 

@@ -1,4 +1,4 @@
-"""From answers to rates, per relation and per state of the evidence.
+"""From completions to scored answers, and from answers to rates, per relation and per state of the evidence.
 
 One number would hide what the experiment is about: a model that never abstains and one that always does can have the
 same overall accuracy. So FULL and CONTROL are counted as accuracy, SUBSTITUTE as flips to the substitute's answer, and
@@ -11,9 +11,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.data.answers import ABSTENTION
+from explicit_learning.data.answers import ABSTENTION, parse_answer
 from explicit_learning.data.equality import answers_equal
 from explicit_learning.files.typed_json import document
+from explicit_learning.plan.typed_plan import Reward
+from explicit_learning.rewards import REWARD_VERSION, TRUNCATED, score
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,8 +23,9 @@ if TYPE_CHECKING:
     from explicit_learning.data.rows import SlotRow
     from explicit_learning.rewards import Score
 
-__all__ = ["RATES", "Answer", "Answered", "summarise"]
+__all__ = ["RATES", "Answer", "Answered", "answered", "parsed_fields", "summarise"]
 
+WEIGHTS = Reward(version=REWARD_VERSION, answer=1.0, format=0.0, malformed=-1.0)
 # Name of the share of right answers in each relation.
 RATES = {
     "FULL": "accuracy",
@@ -98,6 +101,41 @@ class Answered:
         """Whether the answer is the original image's, right or wrong for this view."""
         body, row = self.score.parsed_answer, self.row
         return body is not None and answers_equal(body, row.full_answer, row.answer_type, row.choices).equal
+
+
+def answered(row: SlotRow, text: str, *, terminated: bool) -> Answered:
+    """Score a completion against the target of the view that was shown.
+
+    Args:
+        row: The question.
+        text: The completion, decoded without special tokens.
+        terminated: Whether a terminal token was sampled.
+    """
+    result = score(
+        text,
+        terminated=terminated,
+        gold=row.target,
+        answer_type=row.answer_type,
+        choices=row.choices,
+        weights=WEIGHTS,
+    )
+    return Answered(row=row, text=text, score=result)
+
+
+def parsed_fields(answer: Answer) -> dict[str, Any]:
+    """Return the fields of an answer that follow from its text, by name, computed again.
+
+    A text does not show whether it was cut off, so a reason that says so is taken as it is.
+    """
+    if answer.reason == TRUNCATED:
+        return {"valid": False, "reason": TRUNCATED, "parsed_answer": None, "abstained": False}
+    found = parse_answer(answer.text)
+    return {
+        "valid": found.body is not None,
+        "reason": found.reason.value if found.body is None else None,
+        "parsed_answer": found.body,
+        "abstained": found.body == ABSTENTION,
+    }
 
 
 def summarise(answers: Sequence[Answer]) -> dict[str, Any]:

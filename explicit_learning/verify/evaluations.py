@@ -1,0 +1,277 @@
+"""Evaluations, checked: each folder's files, its statement, its numbers from its answers, and that it is of this run.
+
+An evaluation has a statement of its own, so it can be made at any time and by anybody. What it shares with a run is
+compared: the adapter, the plan's inputs, the completion marker. Answers are parsed again from their texts, and scored
+again where the held-out rows can be reached.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from explicit_learning.completion.evaluation_statement import build_evaluation_statement
+from explicit_learning.data.reading import read_slot_rows
+from explicit_learning.errors import Context, FaultCollector, Refusal, found_text
+from explicit_learning.errors.invisible import escaped
+from explicit_learning.files.canonical import sha256_json
+from explicit_learning.files.hashing import sha256_file
+from explicit_learning.files.os_errors import read_fault
+from explicit_learning.files.tree import SubTree, hash_tree, tree_sha256
+from explicit_learning.files.typed_json import to_json
+from explicit_learning.model_files.folders import ADAPTER_FILES
+from explicit_learning.rewards import TRUNCATED
+from explicit_learning.rundir import layout
+from explicit_learning.rundir.answers import answered, parsed_fields
+from explicit_learning.rundir.evaluation import counted_faults, evaluation_of, identity_of, read_answers
+from explicit_learning.verify.files import REMOVE, compare_files, file_faults, other_entries
+from explicit_learning.verify.statement import LIMIT_UNSIGNED, LIMIT_UNVERIFIED, check_envelope, rebuilt_faults
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from securesystemslib.signer import SSlibKey
+
+    from explicit_learning.data.rows import SlotRow
+    from explicit_learning.errors import Fault
+    from explicit_learning.files.tree import Tree
+    from explicit_learning.rundir.answers import Answer
+    from explicit_learning.rundir.evaluation import Evaluation
+    from explicit_learning.verify.files import FileSet
+    from explicit_learning.verify.reachable import Reachable
+    from explicit_learning.verify.record import RunRecord
+    from explicit_learning.verify.statement import CheckedStatement
+
+__all__ = ["CheckedEvaluation", "CheckedEvaluations", "check_evaluation", "check_evaluations"]
+
+AGAIN = "move its folder away, and run the same `el evaluate` command again to make a new one"
+CONTEXT = Context(gate="evaluation", fix=AGAIN)
+NOT_SCORED = "whether answers are right: the evaluation rows are not reachable, or are others than were answered"
+
+
+@dataclass(slots=True, kw_only=True)
+class CheckedEvaluation:
+    """What was found of one evaluation.
+
+    Attributes:
+        collector: Everything that is wrong.
+        record: Its document; ``None`` if that cannot be read.
+        statement: Its statement; ``None`` if it cannot be read.
+        files: How the files differ from those that the statement names; ``None`` without a statement.
+        checked: What was proven, in words.
+        not_checked: What could not be looked at, in words.
+        limits: What this cannot show, in words.
+    """
+
+    collector: FaultCollector = field(default_factory=lambda: FaultCollector(CONTEXT))
+    record: Evaluation | None = None
+    statement: CheckedStatement | None = None
+    files: FileSet | None = None
+    checked: list[str] = field(default_factory=list)
+    not_checked: list[str] = field(default_factory=list)
+    limits: list[str] = field(default_factory=list)
+
+    def faults(self) -> list[Fault]:
+        """Return everything that is wrong."""
+        return self.collector.faults()
+
+
+@dataclass(slots=True, kw_only=True)
+class CheckedEvaluations:
+    """What was found of a run's evaluations; `CheckedEvaluation` describes the lists."""
+
+    collector: FaultCollector = field(default_factory=lambda: FaultCollector(CONTEXT))
+    checked: list[str] = field(default_factory=list)
+    not_checked: list[str] = field(default_factory=list)
+    limits: list[str] = field(default_factory=list)
+
+    def faults(self) -> list[Fault]:
+        """Return everything that is wrong."""
+        return self.collector.faults()
+
+
+def check_evaluations(
+    tree: Tree, record: RunRecord, *, key: SSlibKey | None, reachable: Reachable
+) -> CheckedEvaluations:
+    """Check every evaluation of a run.
+
+    Args:
+        tree: The run's files.
+        record: What was read of its documents.
+        key: The signer's public key, as the reader has it.
+        reachable: Where the plan's inputs lie.
+    """
+    found = CheckedEvaluations()
+    collector, rows = found.collector, _Rows(reachable)
+    inside = f"{layout.EVALUATIONS}/"
+    for name, what in tree.others.items():
+        if name.startswith(inside) and layout.belongs_to_run(name):
+            collector.add(_odd(tree, name, what))
+    folders: dict[str, list[str]] = {}
+    for name in tree.files:
+        if name.startswith(inside) and layout.belongs_to_run(name):
+            folders.setdefault(str(PurePosixPath(name).parent), []).append(name)
+    for name in folders.pop(layout.EVALUATIONS, []):
+        collector.add(_odd(tree, name, "a file"))
+    for folder, names in sorted(folders.items()):
+        part = SubTree(tree, folder, names)
+        one = check_evaluation(part, key=key, rows_of=rows.answered_by)
+        collector.extend(one.faults())
+        found.not_checked += [f"{folder}: {text}" for text in one.not_checked]
+        found.limits += [f"{folder}: {text}" for text in one.limits]
+        if one.record is not None:
+            collector.extend(_run_faults(part, one.record, tree, record, folder=PurePosixPath(folder).name))
+    if folders:
+        found.checked.append(
+            f"{len(folders)} evaluations: files, statement, numbers and answers, and that they are of this run"
+        )
+    return found
+
+
+def _odd(tree: Tree, name: str, what: str) -> Fault:
+    """Return a fault for what lies among the evaluations and is none."""
+    expected = "folders of evaluations with files in them"
+    return CONTEXT.fault(file=escaped(tree.place(name)), found=what, expected=expected, fix=REMOVE)
+
+
+def check_evaluation(
+    tree: Tree, *, key: SSlibKey | None, rows_of: Callable[[Evaluation], tuple[SlotRow, ...] | None] | None = None
+) -> CheckedEvaluation:
+    """Check an evaluation by its own folder.
+
+    Args:
+        tree: The folder's files.
+        key: The signer's public key, as the reader has it.
+        rows_of: Returns the rows that an evaluation answered; ``None`` if they cannot be reached.
+    """
+    found = CheckedEvaluation()
+    own = filter(layout.belongs_to_run, tree.files)
+    hashes, errors = hash_tree(tree, [name for name in own if name != layout.EVALUATION_STATEMENT])
+    found.collector.extend(other_entries(tree))
+    for name, error in errors.items():
+        found.collector.add(read_fault(error, Path(tree.place(name)), gate="files"))
+    _check_statement(tree, hashes, key, found)
+    try:
+        found.record = evaluation_of(tree)
+        if layout.ANSWERS in hashes:
+            found.collector.extend(counted_faults(tree, found.record, hashes[layout.ANSWERS]))
+        rows = None if rows_of is None else rows_of(found.record)
+        found.collector.extend(_answer_faults(tree, read_answers(tree), rows))
+    except Refusal as refusal:
+        found.collector.extend(refusal.faults)
+        return found
+    if rows is None:
+        found.not_checked.append(NOT_SCORED)
+    if found.record.machine.lock.sha256 != found.record.evaluation_lock_sha256:
+        found.collector.report(
+            file=tree.place(layout.EVALUATION),
+            pointer="/machine/lock/sha256",
+            found=found.record.machine.lock.sha256,
+            expected=f"{found.record.evaluation_lock_sha256}, as in /evaluation_lock_sha256",
+        )
+    found.checked.append("numbers from the answers, and answers from their texts")
+    return found
+
+
+def _check_statement(tree: Tree, hashes: dict[str, str], key: SSlibKey | None, found: CheckedEvaluation) -> None:
+    """Check the statement, and the files against it."""
+    name = layout.EVALUATION_STATEMENT
+    if name not in tree.files:
+        fix = "run the same `el evaluate` command again, which writes it"
+        place = tree.place(name)
+        found.collector.report(file=place, found="no such file", expected="the evaluation's statement", fix=fix)
+        return
+    statement = check_envelope(tree, name, key, found.collector, beside=layout.PUBLIC_KEY)
+    if statement is None:
+        return
+    found.statement = statement
+    found.files = compare_files(statement.subjects, hashes)
+    found.collector.extend(file_faults(tree, found.files, statement.subjects, hashes))
+    try:
+        found.collector.extend(rebuilt_faults(tree, name, statement, hashes, build_evaluation_statement))
+    except Refusal as refusal:
+        found.collector.extend(refusal.faults)
+    found.checked.append(f"{len(statement.subjects)} files against the statement, which was computed again")
+    if statement.keyid is None:
+        found.limits.append(LIMIT_UNSIGNED)
+    elif key is None:
+        found.limits.append(LIMIT_UNVERIFIED)
+
+
+def _answer_faults(tree: Tree, answers: Iterable[Answer], rows: tuple[SlotRow, ...] | None) -> Iterator[Fault]:
+    """Yield a fault for each field of an answer that does not follow from its text and its row."""
+    held = list(answers)
+    place = tree.place(layout.ANSWERS)
+    if rows is not None and len(rows) != len(held):
+        expected = f"{len(rows)}, one for each evaluation row"
+        yield CONTEXT.fault(file=place, found=f"{len(held)} answers", expected=expected)
+        rows = None
+    for number, answer in enumerate(held):
+        if rows is None:
+            expected_fields = parsed_fields(answer)
+        else:
+            again = answered(rows[number], answer.text, terminated=answer.reason != TRUNCATED)
+            expected_fields = to_json(again.record())
+        for name, value in expected_fields.items():
+            if (told := getattr(answer, name)) != value:
+                expected = f"{found_text(value)}, computed again"
+                at = f"{place}:{number + 1}"
+                yield CONTEXT.fault(file=at, pointer=f"/{name}", found=found_text(told), expected=expected)
+
+
+def _run_faults(tree: Tree, found: Evaluation, run: Tree, record: RunRecord, *, folder: str) -> Iterator[Fault]:
+    """Yield a fault for what an evaluation says otherwise than the run that it lies in.
+
+    Args:
+        tree: The evaluation's files.
+        found: Its document.
+        run: The run's files.
+        record: What was read of the run's documents.
+        folder: The name of the evaluation's folder.
+    """
+    file = tree.place(layout.EVALUATION)
+    if found.name != folder:
+        expected = f"a folder {found.name}, named by what the evaluation depends on"
+        yield CONTEXT.fault(file=file, found=f"an evaluation in a folder {folder}", expected=expected)
+    plan, marker = record.plan, record.marker
+    if plan is None or (found.which == "final" and marker is None):
+        return  # a fault of the run says so
+    adapter, marker_sha256 = None, None
+    if found.which == "initial" and plan.initial_adapter is not None:
+        adapter = plan.initial_adapter.sha256
+    elif found.which == "final" and marker is not None:
+        adapter = sha256_json({name: marker.adapter.files.get(name) for name in ADAPTER_FILES})
+        marker_sha256 = tree_sha256(run, layout.COMPLETION_MARKER)
+    own = identity_of(
+        plan,
+        which=found.which,
+        completion_marker_sha256=marker_sha256,
+        adapter_sha256=adapter,
+        engine=found.engine,
+        evaluation_lock_sha256=found.evaluation_lock_sha256,
+    )
+    for name, value in to_json(own).items():
+        if (told := getattr(found, name)) != value:
+            expected = f"{found_text(value)}, as the run says"
+            yield CONTEXT.fault(file=file, pointer=f"/{name}", found=found_text(told), expected=expected)
+
+
+class _Rows:
+    """The evaluation rows of a run's plan, read once."""
+
+    def __init__(self, reachable: Reachable) -> None:
+        self._file = None if reachable.paths is None else Path(reachable.paths.evaluation)
+        self._read: tuple[str, tuple[SlotRow, ...]] | None = None
+
+    def answered_by(self, evaluation: Evaluation) -> tuple[SlotRow, ...] | None:
+        """Return the rows that an evaluation answered; ``None`` if they cannot be reached."""
+        if self._read is None and self._file is not None:
+            try:
+                sha256 = sha256_file(self._file)
+                self._read = sha256, read_slot_rows(self._file, split="evaluation")
+            except (Refusal, OSError):
+                self._file = None
+        if self._read is None or self._read[0] != evaluation.evaluation_manifest_sha256:
+            return None
+        return self._read[1]
