@@ -123,9 +123,8 @@ def check_evaluations(
         if one.record is not None:
             collector.extend(_run_faults(part, one.record, tree, record, folder=PurePosixPath(folder).name))
     if folders:
-        found.checked.append(
-            f"{len(folders)} evaluations: files, statement, numbers and answers, and that they are of this run"
-        )
+        number = "1 evaluation" if len(folders) == 1 else f"{len(folders)} evaluations"
+        found.checked.append(f"{number}: files, statement, numbers and answers, and that they are of this run")
     return found
 
 

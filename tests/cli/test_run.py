@@ -85,6 +85,25 @@ def test_from_a_draft_to_a_completed_run_and_its_evaluation(tmp_path: Path, digi
     assert evaluation["rows"] == sum(block["rows"] for block in evaluation["relations"].values())
     assert evaluation["malformed"] == 0, "decoding is constrained to the answer contract"
     assert undocumented_files(run) == []
+    _state_and_verify(run, evaluation["answers_sha256"], place)
+
+
+def _state_and_verify(run: Path, answers_sha256: str, place: Path) -> None:
+    """The evaluation's statement is the only thing that a second command adds, and run and evaluation are proven."""
+    [statement] = run.glob("evaluations/*/evaluation.intoto.json")
+    files = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    statement.unlink()
+    again = el("evaluate", run, "--json", cwd=place)
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["evaluations"][0]["answers_sha256"] == answers_sha256
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == files
+    proven = el("verify", run, "--json", cwd=place)
+    assert proven.returncode == 0, proven.stderr
+    answer = json.loads(proven.stdout)
+    assert [text for text in answer["checked"] if text.startswith("1 evaluation")]
+    assert not [text for text in answer["not_checked"] if text.startswith("evaluations/")]
+    alone = el("verify", statement.parent, "--json", cwd=place)
+    assert (alone.returncode, json.loads(alone.stdout)["status"]) == (0, "evaluation")
 
 
 def test_a_run_by_another_environment_is_refused_before_it_starts(tmp_path: Path, digits_manifest: Path) -> None:

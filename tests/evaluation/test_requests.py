@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import sys
 import tempfile
@@ -18,16 +19,20 @@ import pytest
 
 from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.evaluation import requests
-from explicit_learning.evaluation.requests import EvaluationRequest, answer_requests, evaluation_of_run
+from explicit_learning.evaluation.requests import EvaluationJob, EvaluationRequest, answer_requests, evaluation_of_run
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.resources import SCHEMAS
+from explicit_learning.files.tree import FolderTree
 from explicit_learning.files.typed_json import from_json, to_json
+from explicit_learning.gates.signing import write_key_pair
+from explicit_learning.inputs.code import code_identity
 from explicit_learning.lock import lock_sha256
 from explicit_learning.lock.installed import lock_of_new_plan
 from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
 from explicit_learning.rundir.answers import Answer
 from explicit_learning.rundir.evaluation import EvaluationIdentity, write_evaluation
 from explicit_learning.rundir.events import GatesRecord, append_event
+from explicit_learning.verify.evaluations import check_evaluation
 from tests.support.machines import MACHINE
 from tests.support.plans import PLAN, plan_with
 
@@ -275,6 +280,63 @@ def test_an_evaluation_that_is_there_is_not_made_again(tmp_path: Path) -> None:
     # What only names it may differ: the same adapter may be the final one of one run and the initial one of another.
     other = replace(request_to(out), identity=replace(IDENTITY, which="initial"))
     assert answer_requests([other]) == [found]
+
+
+def test_an_evaluation_without_its_statement_gets_it_and_is_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a kill between the two leaves it."""
+    machine = replace(MACHINE, lock=replace(MACHINE.lock, sha256=IDENTITY.evaluation_lock_sha256))
+    monkeypatch.setattr(requests, "_evaluate", lambda _: pytest.fail("answered again"))
+    out = tmp_path / "folder" / "evaluation.json"
+    write_evaluation(out, IDENTITY, answers(), machine=machine)
+    before = {path: path.read_bytes() for path in out.parent.iterdir()}
+    answer_requests([request_to(out)])
+    statement = out.with_name("evaluation.intoto.json")
+    assert {*out.parent.iterdir()} == {*before, statement}
+    assert {path: path.read_bytes() for path in before} == before
+    assert check_evaluation(FolderTree(out.parent), key=None).faults() == []
+    written = statement.read_bytes()
+    write_key_pair(tmp_path / "key")
+    monkeypatch.setenv("EXPLICIT_SIGNING_KEY", str(tmp_path / "key"))
+    answer_requests([request_to(out)])
+    assert statement.read_bytes() == written, "what is there stays"
+    statement.unlink()
+    answer_requests([request_to(out)])
+    assert json.loads(statement.read_bytes())["signatures"] != []
+    assert (out.parent / "signing-key.pub").read_bytes() == (tmp_path / "key.pub").read_bytes()
+    assert check_evaluation(FolderTree(out.parent), key=None).faults() == []
+
+
+def test_a_key_that_cannot_sign_is_refused_before_anything_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "_evaluate", lambda _: pytest.fail("answered first"))
+    monkeypatch.setenv("EXPLICIT_SIGNING_KEY", str(tmp_path / "missing"))
+    fault = refused(lambda: answer_requests([request_to(tmp_path / "folder" / "evaluation.json")]))
+    assert (fault.gate, fault.exit_code) == ("signing", ExitCode.USAGE)
+    assert not (tmp_path / "folder").exists()
+
+
+def test_the_evaluation_process_gets_the_machine_and_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\ncat > {tmp_path}/input\nenv > {tmp_path}/environment\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.setenv("EXPLICIT_SIGNING_KEY", "a-secret-path")
+    monkeypatch.setenv("EXPLICIT_RUNS", "kept")
+    request = request_to(tmp_path / "evaluation.json")
+    requests._evaluate([request])
+    assert "SIGNING_KEY" not in (tmp_path / "environment").read_text()
+    assert "EXPLICIT_RUNS=kept" in (tmp_path / "environment").read_text()
+    sent = (tmp_path / "input").read_text()
+    assert "a-secret-path" not in sent
+    job = from_json(EvaluationJob, json.loads(sent))
+    assert job.requests == (request,)
+    assert job.machine.lock.sha256 == lock_sha256(lock_of_new_plan("cpu"))
+    assert job.machine.code == code_identity()
+    assert job.machine.platform.libraries["python"] == platform.python_version()
+    assert job.machine.image.digests.keys() == {"index", "manifest", "config", "sif"}
 
 
 @pytest.mark.parametrize(
