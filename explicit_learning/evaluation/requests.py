@@ -27,7 +27,7 @@ from explicit_learning.files.os_errors import read_fault, write_fault
 from explicit_learning.files.tree import FolderTree
 from explicit_learning.files.typed_json import to_json
 from explicit_learning.gates.output import place_faults
-from explicit_learning.gates.signing import KEY_VARIABLE, named_signer, take_signing_key
+from explicit_learning.gates.signing import KEY_VARIABLE, named_signer
 from explicit_learning.gates.temporary import temporary_fault
 from explicit_learning.inputs.frozen import frozen_paths
 from explicit_learning.inputs.outputs import inputs_of_paths, output_faults
@@ -263,8 +263,7 @@ def _evaluate(requests: list[EvaluationRequest]) -> None:
     plan = requests[0].plan
     environment = rank_environment(plan, os.environ)
     machine = measured_machine(plan.hardware.accelerator, environment)
-    variables = dict(environment.variables)
-    take_signing_key(variables)
+    variables = environment.variables
     try:
         scratch = tempfile.TemporaryDirectory(prefix="explicit-evaluation-", ignore_cleanup_errors=True)
     except OSError as error:

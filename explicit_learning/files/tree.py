@@ -27,7 +27,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import BinaryIO
 
-__all__ = ["FolderTree", "SubTree", "Tree", "hash_tree", "tree_bytes", "tree_document", "tree_json", "tree_sha256"]
+__all__ = [
+    "UNREADABLE",
+    "FolderTree",
+    "SubTree",
+    "Tree",
+    "hash_tree",
+    "tree_bytes",
+    "tree_document",
+    "tree_json",
+    "tree_sha256",
+]
 
 T = TypeVar("T")
 UNREADABLE = "a folder that cannot be read"

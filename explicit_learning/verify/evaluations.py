@@ -18,14 +18,14 @@ from explicit_learning.errors.invisible import escaped
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.os_errors import read_fault
-from explicit_learning.files.tree import SubTree, hash_tree, tree_sha256
+from explicit_learning.files.tree import UNREADABLE, SubTree, hash_tree, tree_sha256
 from explicit_learning.files.typed_json import to_json
 from explicit_learning.model_files.folders import ADAPTER_FILES
 from explicit_learning.rewards import TRUNCATED
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.answers import answered, parsed_fields
 from explicit_learning.rundir.evaluation import counted_faults, evaluation_of, identity_of, read_answers
-from explicit_learning.verify.files import REMOVE, compare_files, file_faults, other_entries
+from explicit_learning.verify.files import READABLE, REMOVE, compare_files, file_faults, other_entries
 from explicit_learning.verify.statement import LIMIT_UNSIGNED, LIMIT_UNVERIFIED, check_envelope, rebuilt_faults
 
 if TYPE_CHECKING:
@@ -131,7 +131,8 @@ def check_evaluations(
 def _odd(tree: Tree, name: str, what: str) -> Fault:
     """Return a fault for what lies among the evaluations and is none."""
     expected = "folders of evaluations with files in them"
-    return CONTEXT.fault(file=escaped(tree.place(name)), found=what, expected=expected, fix=REMOVE)
+    fix = READABLE if what == UNREADABLE else REMOVE
+    return CONTEXT.fault(file=escaped(tree.place(name)), found=what, expected=expected, fix=fix)
 
 
 def check_evaluation(

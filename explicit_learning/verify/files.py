@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from explicit_learning.errors import Fault
     from explicit_learning.files.tree import Tree
 
-__all__ = ["REMOVE", "FileSet", "compare_files", "file_faults", "other_entries"]
+__all__ = ["READABLE", "REMOVE", "FileSet", "compare_files", "file_faults", "other_entries"]
 
 CONTEXT = Context(gate="files", fix="restore the run directory from a copy")
 READABLE = "make it readable, or verify as its owner"

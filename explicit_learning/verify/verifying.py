@@ -127,7 +127,7 @@ def _lone_evaluation(tree: Tree, key: SSlibKey | None) -> Verification:
     """Verify an evaluation that lies outside its run, as far as its own folder tells."""
     found = check_evaluation(tree, key=key)
     return Verification(
-        faults=tuple(dict.fromkeys(found.faults())),
+        faults=_contradictions(found.faults()),
         status="evaluation",
         files=found.files,
         bytes=sum(tree.files.values()),
@@ -137,6 +137,11 @@ def _lone_evaluation(tree: Tree, key: SSlibKey | None) -> Verification:
         not_checked=(*found.not_checked, "the run that it is of: name the run directory to compare them"),
         limits=tuple(found.limits),
     )
+
+
+def _contradictions(faults: Iterable[Fault]) -> tuple[Fault, ...]:
+    """Return faults, each once; whatever is wrong, the answer of a verification is 65."""
+    return tuple(dict.fromkeys(replace(fault, exit_code=ExitCode.CONTRACT) for fault in faults))
 
 
 class _Verifier:
@@ -182,10 +187,7 @@ class _Verifier:
             self._part(lambda: deep_faults(tree, record, reachable, checked=self.checked, not_checked=self.not_checked))
         signed = statement is not None and statement.signature_holds
         return Verification(
-            # Whatever is wrong with it, the answer of a verification is 65.
-            faults=tuple(
-                dict.fromkeys(replace(fault, exit_code=ExitCode.CONTRACT) for fault in self.collector.faults())
-            ),
+            faults=_contradictions(self.collector.faults()),
             status=record.manifest.status if record.manifest else None,
             files=files,
             bytes=sum(tree.files[name] for name in hashes),

@@ -2,37 +2,14 @@
 
 from __future__ import annotations
 
-from explicit_learning.data.answers import AnswerType
-from explicit_learning.data.rows import ImageRef, Relation, SlotRow, View
-from explicit_learning.plan.typed_plan import Reward
-from explicit_learning.rewards import score
-from explicit_learning.rundir.answers import Answer, Answered, summarise
+import pytest
 
-WEIGHTS = Reward(version="answer/1", answer=1.0, format=0.0, malformed=-1.0)
+from explicit_learning.rundir.answers import Answer, answered, parsed_fields, summarise
+from tests.support.evaluations import question
 
 
-def _view(role: Relation, state: str) -> View:
-    image = ImageRef(image_index=0, path="images/a.png", sha256="0" * 64, width=64, height=64)
-    return View(view_id=state, role=role, state=state, images=(image,))
-
-
-def answered(relation: str, text: str, *, state: str = "state") -> Answer:
-    row = SlotRow(
-        slot_id="s",
-        group_id="g",
-        base_id="b",
-        split="evaluation",
-        question="?",
-        choices=(),
-        answer_type=AnswerType.NUMBER,
-        relation=Relation(relation),
-        full_view=_view(Relation.FULL, "original"),
-        selected_view=_view(Relation(relation), state),
-        full_answer="7",
-        substitute_answer="3",
-    )
-    result = score(text, terminated=True, gold=row.target, answer_type=row.answer_type, choices=(), weights=WEIGHTS)
-    return Answered(row=row, text=text, score=result).record()
+def answer(relation: str, text: str, *, state: str = "state") -> Answer:
+    return answered(question(relation, state=state), text, terminated=True).record()
 
 
 def _say(body: str) -> str:
@@ -42,16 +19,16 @@ def _say(body: str) -> str:
 def test_rates_are_named_for_what_is_right_in_each_relation() -> None:
     summary = summarise(
         [
-            answered("FULL", _say("7")),
-            answered("FULL", _say("8")),
-            answered("CONTROL", _say("7.0")),
-            answered("MISSING", _say(""), state="erased"),
-            answered("MISSING", _say("7"), state="shuffled"),
-            answered("MISSING", _say("2"), state="shuffled"),
-            answered("SUBSTITUTE", _say("3")),
-            answered("SUBSTITUTE", _say("7")),
-            answered("SUBSTITUTE", _say("")),
-            answered("SUBSTITUTE", "no block"),
+            answer("FULL", _say("7")),
+            answer("FULL", _say("8")),
+            answer("CONTROL", _say("7.0")),
+            answer("MISSING", _say(""), state="erased"),
+            answer("MISSING", _say("7"), state="shuffled"),
+            answer("MISSING", _say("2"), state="shuffled"),
+            answer("SUBSTITUTE", _say("3")),
+            answer("SUBSTITUTE", _say("7")),
+            answer("SUBSTITUTE", _say("")),
+            answer("SUBSTITUTE", "no block"),
         ]
     )
     assert (summary["rows"], summary["malformed"]) == (10, 1)
@@ -70,4 +47,12 @@ def test_rates_are_named_for_what_is_right_in_each_relation() -> None:
 
 
 def test_relation_without_rows_is_left_out() -> None:
-    assert set(summarise([answered("FULL", _say("7"))])["relations"]) == {"FULL"}
+    assert set(summarise([answer("FULL", _say("7"))])["relations"]) == {"FULL"}
+
+
+@pytest.mark.parametrize("text", ["<answer>7</answer>", "<answer></answer>", "<answer>7", "", "7"])
+@pytest.mark.parametrize("terminated", [True, False])
+def test_what_is_parsed_again_is_what_was_scored(text: str, terminated: bool) -> None:
+    scored = answered(question("FULL"), text, terminated=terminated).record()
+    assert {name: getattr(scored, name) for name in parsed_fields(scored)} == parsed_fields(scored)
+    assert parsed_fields(scored)["valid"] == (terminated and text.endswith("</answer>"))
