@@ -49,6 +49,8 @@ AGAIN = "move its folder away, and run the same `el evaluate` command again to m
 CONTEXT = Context(gate="evaluation", fix=AGAIN)
 NOT_SCORED = "whether answers are right: the evaluation rows are not reachable, or are others than were answered"
 
+UNFINISHED = "run the same `el evaluate` command again"
+
 
 @dataclass(slots=True, kw_only=True)
 class CheckedEvaluation:
@@ -99,7 +101,7 @@ def check_evaluations(
     Args:
         tree: The run's files.
         record: What was read of its documents.
-        key: The signer's public key, as the reader has it.
+        key: The public key that the reader has: who else signed an evaluation is told and no fault.
         reachable: Where the plan's inputs lie.
     """
     found = CheckedEvaluations()
@@ -116,16 +118,28 @@ def check_evaluations(
         collector.add(_odd(tree, name, "a file"))
     for folder, names in sorted(folders.items()):
         part = SubTree(tree, folder, names)
-        one = check_evaluation(part, key=key, rows_of=rows.answered_by)
+        if layout.EVALUATION_STATEMENT not in part.files:
+            found.not_checked.append(f"{folder}: unfinished, for it has no statement ({UNFINISHED})")
+            continue
+        # Anybody can evaluate a run, so its signer need not be the run's.
+        one = check_evaluation(part, key=None, rows_of=rows.answered_by)
         collector.extend(one.faults())
         found.not_checked += [f"{folder}: {text}" for text in one.not_checked]
-        found.limits += [f"{folder}: {text}" for text in one.limits]
+        found.limits += [f"{folder}: {text}" for text in _limits(one, key)]
         if one.record is not None:
             collector.extend(_run_faults(part, one.record, tree, record, folder=PurePosixPath(folder).name))
     if folders:
         number = "1 evaluation" if len(folders) == 1 else f"{len(folders)} evaluations"
         found.checked.append(f"{number}: files, statement, numbers and answers, and that they are of this run")
     return found
+
+
+def _limits(one: CheckedEvaluation, key: SSlibKey | None) -> list[str]:
+    """Return what an evaluation's check cannot show to a reader who has a key, in words."""
+    keyid = one.statement.keyid if one.statement else None
+    if key is None or keyid is None:
+        return one.limits
+    return [] if keyid == key.keyid else [f"signed by another key than the given one ({keyid})"]
 
 
 def _odd(tree: Tree, name: str, what: str) -> Fault:
@@ -178,7 +192,7 @@ def _check_statement(tree: Tree, hashes: dict[str, str], key: SSlibKey | None, f
     """Check the statement, and the files against it."""
     name = layout.EVALUATION_STATEMENT
     if name not in tree.files:
-        fix = "run the same `el evaluate` command again, which writes it"
+        fix = f"{UNFINISHED}, which writes it"
         place = tree.place(name)
         found.collector.report(file=place, found="no such file", expected="the evaluation's statement", fix=fix)
         return

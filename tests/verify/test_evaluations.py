@@ -243,7 +243,22 @@ def test_the_files_are_exactly_those_of_the_statement(run: Path) -> None:
     assert not any(".nfs1" in str(fault.file) for fault in found.faults)
 
 
-@pytest.mark.parametrize("name", ["evaluation.json", "answers.jsonl", STATEMENT])
+def test_an_unfinished_evaluation_is_told_and_spoils_no_proof_of_the_run(run: Path) -> None:
+    folder = evaluate_run(run)
+    (folder / STATEMENT).unlink()
+    found = verified(run)
+    assert found.faults == ()
+    assert any(f"{folder.name}: unfinished" in text for text in found.not_checked)
+
+
+def test_who_signed_an_evaluation_is_told_and_spoils_no_proof_of_the_run(run: Path, tmp_path: Path) -> None:
+    evaluate_run(run)
+    key = write_key_pair(tmp_path / "readers.pem")
+    found = verify_run(FolderTree(run), key=key)
+    assert {fault.file for fault in found.faults} == {str(run / "provenance/run.intoto.json")}  # of the run alone
+
+
+@pytest.mark.parametrize("name", ["evaluation.json", "answers.jsonl"])
 def test_a_missing_file_is_found(run: Path, name: str) -> None:
     folder = evaluate_run(run)
     (folder / name).unlink()
