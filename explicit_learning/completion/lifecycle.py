@@ -327,7 +327,14 @@ def _finished(manifest: LaunchManifest, outcomes: Sequence[RankOutcome]) -> Fini
     faults = broken_completion_rules(
         manifest.plan, finished.recounts, finished.reports, adapter_tensors_sha256=finished.adapter_tensors_sha256
     )
-    if faults := faults + broken_smoke_rules(manifest):
+    faults += broken_smoke_rules(
+        manifest.plan,
+        [recorded.audit for recorded in read_audits(manifest.run)],
+        launch_id=manifest.launch_id,
+        checkpoint=manifest.resume_checkpoint,
+        uninterrupted=manifest.uninterrupted,
+    )
+    if faults:
         raise Refusal(faults)
     return finished
 

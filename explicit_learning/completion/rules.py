@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from explicit_learning.arms import ARMS
 from explicit_learning.completion.recount import CONTEXT
@@ -24,11 +24,36 @@ if TYPE_CHECKING:
     from explicit_learning.completion.recount import RankRecount
     from explicit_learning.errors import Fault
     from explicit_learning.plan.typed_plan import Plan
-    from explicit_learning.rundir.rank_report import RankReport, RolloutReport
+    from explicit_learning.rundir.rank_report import LossTerm, RankReport, RolloutReport
 
-__all__ = ["broken_accounting_rules", "broken_completion_rules", "broken_measurement_rules"]
+__all__ = ["Measurements", "broken_accounting_rules", "broken_completion_rules", "broken_measurement_rules"]
 
 SHOWN = 5
+
+
+class Measurements(Protocol):
+    """What the rules about measurements need of a `RankReport`: the marker keeps as much of rank 0's."""
+
+    @property
+    def rank(self) -> int: ...  # noqa: D102 - as in RankReport
+    @property
+    def optimizer_steps(self) -> int: ...  # noqa: D102 - as in RankReport
+    @property
+    def records(self) -> int: ...  # noqa: D102 - as in RankReport
+    @property
+    def sft_loss_tokens(self) -> int | None: ...  # noqa: D102 - as in RankReport
+    @property
+    def sampled_tokens(self) -> int | None: ...  # noqa: D102 - as in RankReport
+    @property
+    def completions(self) -> int | None: ...  # noqa: D102 - as in RankReport
+    @property
+    def forwards(self) -> int: ...  # noqa: D102 - as in RankReport
+    @property
+    def final_adapter_tensors_sha256(self) -> str: ...  # noqa: D102 - as in RankReport
+    @property
+    def rollouts(self) -> RolloutReport | None: ...  # noqa: D102 - as in RankReport
+    @property
+    def loss_terms(self) -> dict[str, LossTerm]: ...  # noqa: D102 - as in RankReport
 
 
 def broken_completion_rules(
@@ -46,21 +71,28 @@ def broken_completion_rules(
     if [report.rank for report in reports] != list(range(world)):
         found = f"reports of ranks {[report.rank for report in reports]}"
         return [_fault(None, found, f"one report of each rank from 0 to {world - 1}")]
-    faults = broken_measurement_rules(plan, recounts, reports, adapter_tensors_sha256=adapter_tensors_sha256)
+    faults = [
+        *_parameters(reports),
+        *_layer_functions(reports),
+        *_base_weights(reports),
+        *broken_measurement_rules(plan, recounts, reports, adapter_tensors_sha256=adapter_tensors_sha256),
+    ]
     return [*faults, *broken_accounting_rules(plan, recounts)] if plan.samples else faults
 
 
 def broken_measurement_rules(
-    plan: Plan, recounts: Sequence[RankRecount], reports: Sequence[RankReport], *, adapter_tensors_sha256: str
+    plan: Plan, recounts: Sequence[RankRecount], reports: Sequence[Measurements], *, adapter_tensors_sha256: str
 ) -> list[Fault]:
-    """Return a fault for every rule that the ranks' measurements break (see `broken_completion_rules`)."""
+    """Return a fault for every rule that measurements break which the marker keeps, too.
+
+    The rules that it cannot show again compare ranks with each other, or what only a rank knew before and after: they
+    are in `broken_completion_rules` alone. Its arguments are those of that.
+    """
     faults = [
         *_steps(plan, reports),
         *_records(plan, reports),
         *_forwards(plan, reports),
-        *_parameters(reports),
-        *_layer_functions(reports),
-        *_weights(reports, adapter_tensors_sha256),
+        *_final_adapter(reports, adapter_tensors_sha256),
         *_rollouts(plan, reports),
         *_terms(plan, recounts, reports),
     ]
@@ -86,7 +118,7 @@ def broken_accounting_rules(plan: Plan, recounts: Sequence[RankRecount], *, fini
     return [*faults, *_ceilings(recounts)]
 
 
-def _steps(plan: Plan, reports: Sequence[RankReport]) -> Iterator[Fault]:
+def _steps(plan: Plan, reports: Sequence[Measurements]) -> Iterator[Fault]:
     for report in reports:
         if report.optimizer_steps != plan.optimisation.max_steps:
             yield _fault(
@@ -96,7 +128,7 @@ def _steps(plan: Plan, reports: Sequence[RankReport]) -> Iterator[Fault]:
             )
 
 
-def _records(plan: Plan, reports: Sequence[RankReport]) -> Iterator[Fault]:
+def _records(plan: Plan, reports: Sequence[Measurements]) -> Iterator[Fault]:
     geometry, steps = Geometry.of(plan), plan.optimisation.max_steps
     planned = geometry.cycles(steps) * geometry.slots_per_cycle if plan.samples else steps * geometry.rows_per_cycle
     for report in reports:
@@ -104,7 +136,7 @@ def _records(plan: Plan, reports: Sequence[RankReport]) -> Iterator[Fault]:
             yield _fault("records", f"{report.records} rows used (rank {report.rank})", f"{planned}, as planned")
 
 
-def _forwards(plan: Plan, reports: Sequence[RankReport]) -> Iterator[Fault]:
+def _forwards(plan: Plan, reports: Sequence[Measurements]) -> Iterator[Fault]:
     """Fewer forwards than backward passes mean that a library led past the count."""
     passes = plan.optimisation.max_steps * Geometry.of(plan).accumulation
     for report in reports:
@@ -132,19 +164,24 @@ def _layer_functions(reports: Sequence[RankReport]) -> Iterator[Fault]:
             yield _fault("layer_functions", found, f"{found_text(first)}, as on rank 0")
 
 
-def _weights(reports: Sequence[RankReport], adapter_tensors_sha256: str) -> Iterator[Fault]:
+def _base_weights(reports: Sequence[RankReport]) -> Iterator[Fault]:
+    """Training must leave the base model as it was."""
     for report in reports:
         if report.base_weights_before_sha256 != report.base_weights_after_sha256:
             found = f"digest {report.base_weights_after_sha256} on rank {report.rank}"
             expected = f"digest {report.base_weights_before_sha256}, as before training"
             yield _fault("base_weights_after_sha256", found, expected)
+
+
+def _final_adapter(reports: Sequence[Measurements], adapter_tensors_sha256: str) -> Iterator[Fault]:
+    for report in reports:
         if report.final_adapter_tensors_sha256 != adapter_tensors_sha256:
             found = f"digest {report.final_adapter_tensors_sha256} on rank {report.rank}"
             expected = f"digest {adapter_tensors_sha256}, as in the saved adapter"
             yield _fault("final_adapter_tensors_sha256", found, expected)
 
 
-def _rollouts(plan: Plan, reports: Sequence[RankReport]) -> Iterator[Fault]:
+def _rollouts(plan: Plan, reports: Sequence[Measurements]) -> Iterator[Fault]:
     """The planned engine sampled, its base weights are as they were, and each planned probe found the policy."""
     planned = None if plan.vllm is None else "vllm" if plan.vllm.use else "exact"
     for report in reports:
@@ -182,7 +219,7 @@ def _probes(plan: Plan, rollouts: RolloutReport, where: str) -> Iterator[Fault]:
             yield _fault(f"rollouts/{name}/nearer", f"previous {where}", "current, or cannot_tell")
 
 
-def _terms(plan: Plan, recounts: Sequence[RankRecount], reports: Sequence[RankReport]) -> Iterator[Fault]:
+def _terms(plan: Plan, recounts: Sequence[RankRecount], reports: Sequence[Measurements]) -> Iterator[Fault]:
     """Each term of the arm's loss must have acted, as the table of arms says."""
     geometry, terms = Geometry.of(plan), ARMS[plan.arm].terms
     passes = plan.optimisation.max_steps * geometry.accumulation * geometry.ranks
@@ -223,7 +260,7 @@ def _must_have_gradient(term: Term, *, varied: int, ended: int) -> bool:
     return ended > 0 if term.from_completions else True
 
 
-def _loss_tokens(plan: Plan, reports: Sequence[RankReport]) -> Iterator[Fault]:
+def _loss_tokens(plan: Plan, reports: Sequence[Measurements]) -> Iterator[Fault]:
     planned = plan.budget.planned_sft_loss_tokens
     for report in reports:
         if report.sft_loss_tokens != planned:
@@ -262,7 +299,7 @@ def _generations(plan: Plan, recounts: Sequence[RankRecount]) -> Iterator[Fault]
         yield _fault("groups", f"{len(groups)} groups", f"{rows} completions / {count} = {rows / count:g} groups")
 
 
-def _totals(recounts: Sequence[RankRecount], reports: Sequence[RankReport]) -> Iterator[Fault]:
+def _totals(recounts: Sequence[RankRecount], reports: Sequence[Measurements]) -> Iterator[Fault]:
     rows, tokens = sum(recount.rows for recount in recounts), sum(recount.tokens for recount in recounts)
     for name, found in (("completions", rows), ("sampled_tokens", tokens)):
         for value, ranks in Counter(getattr(report, name) for report in reports).items():

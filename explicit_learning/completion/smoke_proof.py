@@ -16,10 +16,12 @@ from explicit_learning.rundir.completion_marker import AuditEntry, ResumeProbe
 from explicit_learning.rundir.resume_audit import read_audits
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from explicit_learning.errors import Fault
-    from explicit_learning.rundir.launch_manifest import LaunchManifest
+    from explicit_learning.plan.typed_plan import Plan
+    from explicit_learning.rundir.resume_audit import ResumeAudit
 
 __all__ = ["broken_smoke_rules", "resume_probe"]
 
@@ -52,36 +54,42 @@ def resume_probe(run: Path) -> ResumeProbe | None:
     )
 
 
-def broken_smoke_rules(manifest: LaunchManifest) -> list[Fault]:
+def broken_smoke_rules(
+    plan: Plan,
+    audits: Iterable[ResumeAudit],
+    *,
+    launch_id: str,
+    checkpoint: str | None,
+    uninterrupted: bool = False,
+) -> list[Fault]:
     """Return a fault for everything that a finished launch of a smoke run did not prove; none for a main run.
 
     The launch that trains a smoke plan without an interruption must have begun at step 0.
 
     Args:
-        manifest: The launch manifest of the launch that reached the last step.
-
-    Raises:
-        Refusal: If an audit breaks its schema.
-        OSError: If one cannot be read.
+        plan: The plan.
+        audits: The run's resume audits.
+        launch_id: Name of the launch that reached the last step.
+        checkpoint: The checkpoint that it resumed; ``None`` if it began at step 0.
+        uninterrupted: Whether it trained the plan without an interruption, to be compared.
     """
-    plan, boundary = manifest.plan, layout.checkpoint_name(SMOKE_STOP_STEP)
+    boundary = layout.checkpoint_name(SMOKE_STOP_STEP)
     if plan.run_mode != "smoke":
         return []
-    if manifest.uninterrupted:
-        if manifest.resume_checkpoint is None:
+    if uninterrupted:
+        if checkpoint is None:
             return []
-        found, expected = f"the last launch resumed {manifest.resume_checkpoint}", "one launch, from step 0"
+        found, expected = f"the last launch resumed {checkpoint}", "one launch, from step 0"
         return [CONTEXT.fault(pointer="/resume_checkpoint", found=found, expected=expected, fix=ONCE_MORE)]
     faults = []
-    if manifest.resume_checkpoint != boundary:
-        found = f"the last launch started at {manifest.resume_checkpoint or 'step 0'}"
+    if checkpoint != boundary:
+        found = f"the last launch started at {checkpoint or 'step 0'}"
         expected = f"a launch that resumed {boundary}"
         faults.append(CONTEXT.fault(pointer="/resume_checkpoint", found=found, expected=expected))
-    audits = [recorded.audit for recorded in read_audits(manifest.run)]
-    audits = [audit for audit in audits if audit.launch_id == manifest.launch_id]
-    passed = [audit for audit in audits if audit.passed and audit.checkpoint == boundary]
-    if len(audits) != 1 or len(passed) != 1 or len(passed[0].ranks) != plan.hardware.world_size:
-        found = f"{len(audits)} resume audits of the last launch, {len(passed)} of them passed"
-        expected = f"one resume audit of the last launch, passed on {plan.hardware.world_size} ranks"
+    own, ranks = [audit for audit in audits if audit.launch_id == launch_id], list(range(plan.hardware.world_size))
+    passed = [audit for audit in own if audit.passed and audit.boundary is not None and audit.checkpoint == boundary]
+    if len(own) != 1 or len(passed) != 1 or [rank.rank for rank in passed[0].ranks] != ranks:
+        found = f"{len(own)} resume audits of the last launch, {len(passed)} of them passed"
+        expected = f"one resume audit of the last launch, passed on {len(ranks)} ranks and compared with the boundary"
         faults.append(CONTEXT.fault(pointer="/resume_audits", found=found, expected=expected))
     return faults

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from explicit_learning.accounting.binding import log_file
 from explicit_learning.completion.launches import shortened
 from explicit_learning.errors import Context, ExitCode
-from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.schema import MISSING
 from explicit_learning.files.tree import FolderTree
-from explicit_learning.files.typed_json import to_json
 from explicit_learning.gates.resume import changes_of_node
 from explicit_learning.model_files.tensors import file_tensors_sha256
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
@@ -28,6 +26,7 @@ from explicit_learning.verify.diff.rows import (
     metrics_rows,
     trace_rows,
 )
+from explicit_learning.verify.diff.step_digests import sampling_ranks, step_digests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,9 +35,6 @@ if TYPE_CHECKING:
     from explicit_learning.errors import Fault
     from explicit_learning.plan.typed_plan import Plan
     from explicit_learning.rundir.launches import Change
-
-
-Outputs = dict[int, list[dict[str, Any]]]  # rows by step
 
 __all__ = ["compare_outputs", "difference_faults", "difference_text"]
 
@@ -119,7 +115,7 @@ def _first_difference(run: Path, other: Path, plan: Plan) -> FirstDifference | N
             whole=True,
             same_fields=True,
         )
-        for rank in _sampling_ranks(plan)
+        for rank in sampling_ranks(plan)
     ]
     metrics = by_step(metrics_rows(ours), metrics_rows(theirs))
     compared.append(compare_rows(layout.METRICS, metrics, whole=True, same_fields=True))
@@ -140,34 +136,13 @@ def _text(value: str | None) -> str:
     return MISSING if value is None else shortened(value)
 
 
-def _sampling_ranks(plan: Plan) -> range:
-    return range(plan.hardware.world_size if plan.samples else 0)
-
-
 def _steps(run: Path, other: Path, plan: Plan) -> Iterator[StepOutputs]:
     """Yield the digests of every step's outputs."""
-    traces, metrics = [_traces(each, plan) for each in (run, other)], [_metrics(each) for each in (run, other)]
-    for step in range(1, plan.optimisation.max_steps + 1):
-        yield StepOutputs(step=step, trace=_digests(traces, step), metrics=_digests(metrics, step))
-
-
-def _traces(run: Path, plan: Plan) -> Outputs:
-    """Return what was sampled for each step: the rows of all ranks, by rank."""
-    files, found = FolderTree(run), Outputs()
-    for rank in _sampling_ranks(plan):
-        for row in trace_rows(files, plan, rank):
-            found.setdefault(row.step, []).append(to_json(row.values))
-    return found
-
-
-def _metrics(run: Path) -> Outputs:
-    """Return the metrics of each step."""
-    return {row.step: [row.values] for row in metrics_rows(FolderTree(run))}
-
-
-def _digests(pair: list[Outputs], step: int) -> ComparedDigests:
-    resumed, uninterrupted = (sha256_json(each[step]) if step in each else None for each in pair)
-    return ComparedDigests(resumed=resumed, uninterrupted=uninterrupted)
+    ours, theirs = (step_digests(FolderTree(each), plan) for each in (run, other))
+    for step, own in ours.items():
+        trace = ComparedDigests(resumed=own.trace, uninterrupted=theirs[step].trace)
+        metrics = ComparedDigests(resumed=own.metrics, uninterrupted=theirs[step].metrics)
+        yield StepOutputs(step=step, trace=trace, metrics=metrics)
 
 
 def _tensors(run: Path) -> str:

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
     from explicit_learning.errors import Fault
 
-__all__ = ["ADAPTER_FILES", "adapter_sha256", "adapter_structure", "model_structure"]
+__all__ = ["ADAPTER_FILES", "POLICY_ADAPTER", "adapter_sha256", "adapter_structure", "model_structure"]
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+POLICY_ADAPTER = "default"  # PEFT's name of the adapter that is trained
 MODEL_FILES = ("config.json", "tokenizer.json")
 # The image processor's settings lie in one of these: transformers 5 writes the first.
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from explicit_learning.errors import Context, ExitCode
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.typed_json import RESTORE, document, read_document, write_document
+from explicit_learning.model_files.folders import POLICY_ADAPTER
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.smoke_boundary import BoundaryProof
 
@@ -38,6 +39,7 @@ __all__ = [
     "compare_components",
     "process_nonce",
     "read_audits",
+    "required_loaders",
     "write_audit",
 ]
 
@@ -125,6 +127,16 @@ class RecordedAudit:
 def process_nonce() -> str:
     """Return this process's random name: process ids are reused, and equal in two containers."""
     return secrets.token_hex(16)
+
+
+def required_loaders(*, reference: bool) -> list[str]:
+    """Return the parts of a rank's state that a loader must restore, in order.
+
+    Args:
+        reference: Whether the model has a reference adapter.
+    """
+    references = [layout.REFERENCE_ADAPTER] if reference else []
+    return [POLICY_ADAPTER, *references, "optimizer", "scheduler", "counters", "random_streams"]
 
 
 def compare_components(at_checkpoint: Components, as_loaded: Components) -> tuple[ComparedComponent, ...]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from explicit_learning.data.image_grid import ResizeRules
 from explicit_learning.errors import Context, found_text
 from explicit_learning.inputs.lora_targets import resolve_targets
+from explicit_learning.model_files.folders import POLICY_ADAPTER
 from explicit_learning.training.kernels import prepare_layer_functions
 from explicit_learning.training.state.adapters import load_adapter_folder
 from explicit_learning.training.targets import linear_names, lora_config
@@ -40,7 +41,7 @@ __all__ = [
 ]
 
 CONTEXT = Context(gate="model")
-ADAPTER = "default"
+ADAPTER = POLICY_ADAPTER
 POLICY_PREFIX = "base_model.model."
 
 

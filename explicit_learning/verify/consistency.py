@@ -15,6 +15,7 @@ from explicit_learning.completion.launches import differences, launch_entries, m
 from explicit_learning.completion.marker import last_values
 from explicit_learning.errors import Context, Refusal, found_text
 from explicit_learning.files.typed_json import field_names, to_json
+from explicit_learning.model_files.folders import POLICY_ADAPTER
 from explicit_learning.model_files.tensors import tensors_sha256, tree_tensors
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.checkpoint_mark import mark_faults
@@ -284,7 +285,7 @@ def _parameters(
         found, expected = getattr(marker.parameters, name), getattr(again, name)
         yield from _different(file, f"/parameters/{name}", found, expected, "computed again from parameters.tensors")
     trained = {
-        name.replace(".default.weight", ".weight"): (entry.shape, entry.dtype)
+        name.replace(f".{POLICY_ADAPTER}.weight", ".weight"): (entry.shape, entry.dtype)
         for name, entry in marker.parameters.tensors.items()
     }
     saved = {name: (tensor.shape, TORCH_TYPES.get(tensor.dtype, tensor.dtype)) for name, tensor in tensors.items()}

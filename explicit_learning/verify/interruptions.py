@@ -5,15 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from explicit_learning.completion.smoke_proof import FIX
-from explicit_learning.errors import Context, Refusal
-from explicit_learning.files.tree import tree_document
-from explicit_learning.files.typed_json import RESTORE
-from explicit_learning.plan.rules import SMOKE_STOP_STEP
+from explicit_learning.completion.smoke_proof import FIX, broken_smoke_rules
+from explicit_learning.errors import Context
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.completion_marker import AuditEntry, ResumeProbe
-from explicit_learning.rundir.resume_audit import audit_faults
-from explicit_learning.rundir.state_digests import StateDigests
+from explicit_learning.rundir.resume_audit import audit_faults, compare_components, required_loaders
+from explicit_learning.verify.boundary import boundary_faults, stored_components
+from explicit_learning.verify.compared_outputs import comparison_faults
 from explicit_learning.verify.contradictions import contradiction
 
 if TYPE_CHECKING:
@@ -41,7 +39,8 @@ def interruption_faults(tree: Tree, record: RunRecord, hashes: Mapping[str, str]
         yield from _audit(tree, record, name, audit, hashes)
     if record.marker is not None and not record.unreadable:
         yield from _probe(tree, record, hashes)
-    yield from _comparison(tree, record, hashes)
+    yield from boundary_faults(tree, record, hashes)
+    yield from comparison_faults(tree, record, hashes)
 
 
 _equal = partial(contradiction, CONTEXT)
@@ -64,24 +63,38 @@ def _audit(tree: Tree, record: RunRecord, name: str, audit: ResumeAudit, hashes:
             yield from _equal(file, f"/{field}", getattr(audit, field), expected, "as of this run")
     launches = {launch.start.launch_id: launch.start.checkpoint for launch in record.launches}
     yield from _equal(file, "/checkpoint", audit.checkpoint, launches.get(audit.launch_id), "as its launch recorded")
-    if audit.boundary is not None:
-        sha256 = hashes.get(layout.SMOKE_BOUNDARY)
-        yield from _equal(file, "/boundary/file_sha256", audit.boundary.file_sha256, sha256, "the boundary's hash")
-    for rank in audit.ranks:
-        yield from _against_checkpoint(tree, file, audit, rank.rank)
+    yield from _boundary(file, audit, record, hashes)
+    for number in range(len(audit.ranks)):
+        yield from _rank(tree, file, audit, number)
 
 
-def _against_checkpoint(tree: Tree, file: str, audit: ResumeAudit, rank: int) -> Iterator[Fault]:
-    """What an audit calls the checkpoint's digests are those in the checkpoint, if it is still there."""
-    name = f"{audit.checkpoint}/{layout.state_digests_file(rank)}"
-    if name not in tree.files:
+def _boundary(file: str, audit: ResumeAudit, record: RunRecord, hashes: Mapping[str, str]) -> Iterator[Fault]:
+    """What an audit tells of the boundary and of the processes on both sides of it follows from both files."""
+    if audit.boundary is None or record.boundary is None:
         return
-    try:
-        digests = tree_document(tree, name, StateDigests, gate=CONTEXT.gate, fix=RESTORE)
-    except Refusal:
-        return  # the reading of the record has said so
-    found = {item.name: item.at_checkpoint for item in audit.ranks[rank].components} if rank < len(audit.ranks) else {}
-    yield from _equal(file, f"/ranks/{rank}/components", found, digests.components, f"as in {name}")
+    sha256 = hashes.get(layout.SMOKE_BOUNDARY)
+    nonces = [rank.process_nonce for rank in record.boundary.ranks]
+    distinct = set(nonces).isdisjoint(rank.process_nonce for rank in audit.ranks)
+    source = f"as in {layout.SMOKE_BOUNDARY}"
+    yield from _equal(file, "/boundary/file_sha256", audit.boundary.file_sha256, sha256, "the boundary's hash")
+    yield from _equal(file, "/boundary/process_nonces", list(audit.boundary.process_nonces), nonces, source)
+    found = audit.boundary.distinct_processes
+    yield from _equal(file, "/boundary/distinct_processes", found, distinct, "as the names of both processes say")
+
+
+def _rank(tree: Tree, file: str, audit: ResumeAudit, number: int) -> Iterator[Fault]:
+    """What an audit concludes of a rank follows from its digests; those of the checkpoint are in it, if it is there."""
+    rank, pointer = audit.ranks[number], f"/ranks/{number}"
+    components = {item.name: item.at_checkpoint for item in rank.components}
+    loaded = {item.name: item.as_loaded for item in rank.components}
+    again = compare_components(components, loaded)
+    yield from _equal(file, f"{pointer}/components", list(rank.components), list(again), "as its own digests say")
+    if (stored := stored_components(tree, audit.checkpoint, rank.rank)) is not None:
+        source = f"as in {audit.checkpoint}/{layout.state_digests_file(rank.rank)}"
+        yield from _equal(file, f"{pointer}/components", components, stored, source)
+    required = required_loaders(reference=loaded.get("reference_adapter") is not None)
+    missing = [name for name in required if name not in rank.loaders_called]
+    yield from _equal(file, f"{pointer}/loaders_missing", list(rank.loaders_missing), missing, "as loaders_called says")
 
 
 def _probe(tree: Tree, record: RunRecord, hashes: Mapping[str, str]) -> Iterator[Fault]:
@@ -103,46 +116,13 @@ def _probe(tree: Tree, record: RunRecord, hashes: Mapping[str, str]) -> Iterator
         yield from _equal(file, "/resume_probe", found, right, f"the files in {layout.RESUME_AUDITS}/")
     else:
         yield from _equal(file, "/resume_probe/boundary_sha256", found.boundary_sha256, boundary, "the boundary's hash")
-    if plan.run_mode == "smoke" and record.launches:
-        last, wanted = record.launches[-1].start, layout.checkpoint_name(SMOKE_STOP_STEP)
-        yield from _equal(
-            tree.place(layout.launch_start_file(last.launch_id)),
-            "/checkpoint",
-            last.checkpoint,
-            wanted,
-            "as a smoke run resumes",
-        )
-        passed = [
-            audit
-            for audit in record.audits.values()
-            if audit.launch_id == last.launch_id and audit.passed and len(audit.ranks) == plan.hardware.world_size
-        ]
-        if len(passed) != 1:
-            expected_text = f"one resume audit of the last launch, passed on {plan.hardware.world_size} ranks"
-            where = tree.place(layout.RESUME_AUDITS)
-            yield CONTEXT.fault(file=where, found=f"{len(passed)} such audits", expected=expected_text)
-
-
-def _comparison(tree: Tree, record: RunRecord, hashes: Mapping[str, str]) -> Iterator[Fault]:
-    comparison, file = record.comparison, tree.place(layout.OUTPUT_COMPARISON)
-    if comparison is None:
-        if record.plan is not None and record.plan.run_mode == "smoke" and record.marker is not None:
-            fix = "run `el smoke` again with the same folder: it goes on with its third phase"
-            expected = "the comparison with an uninterrupted run"
-            yield CONTEXT.fault(file=file, found="no such file", expected=expected, fix=fix)
-        return
-    sha256 = hashes.get(layout.COMPLETION_MARKER)
-    source = f"the hash of {layout.COMPLETION_MARKER}"
-    yield from _equal(file, "/completion_marker_sha256", comparison.completion_marker_sha256, sha256, source)
-    adapters = comparison.final_adapter_tensors
-    same = adapters.resumed == adapters.uninterrupted and all(
-        digests.resumed == digests.uninterrupted for step in comparison.steps for digests in (step.trace, step.metrics)
-    )
-    yield from _equal(file, "/equal", comparison.equal, same, "as its own digests say")
-    if record.marker is not None:
-        expected_digest = record.marker.identities.final_adapter_tensors_sha256
-        where = f"as in {layout.COMPLETION_MARKER}"
-        yield from _equal(file, "/final_adapter_tensors/resumed", adapters.resumed, expected_digest, where)
-    if record.plan is not None and record.plan.determinism == "strict" and not comparison.equal:
-        expected_text = "equal outputs: the plan's determinism is strict"
-        yield CONTEXT.fault(file=file, pointer="/equal", found="outputs that differ", expected=expected_text)
+    if record.launches:
+        last = record.launches[-1].start
+        audits = record.audits.values()
+        for fault in broken_smoke_rules(plan, audits, launch_id=last.launch_id, checkpoint=last.checkpoint):
+            yield CONTEXT.fault(
+                file=tree.place(layout.launch_start_file(last.launch_id)),
+                pointer=fault.pointer,
+                found=fault.found,
+                expected=fault.expected,
+            )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from explicit_learning.completion.rules import broken_measurement_rules
 from explicit_learning.errors import Context, found_text
 from explicit_learning.rundir import layout
-from explicit_learning.rundir.rank_report import RankReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,10 +17,32 @@ if TYPE_CHECKING:
     from explicit_learning.files.tree import Tree
     from explicit_learning.plan.typed_plan import Plan
     from explicit_learning.rundir.completion_marker import CompletionMarker
+    from explicit_learning.rundir.rank_report import LossTerm, RolloutReport
 
-__all__ = ["measurement_faults"]
+__all__ = ["REPEATED", "measurement_faults"]
+
+REPEATED = (
+    "what only the ranks measured and the marker repeats: base weights before and after, whether all ranks trained the "
+    "same parameters, layer functions, forwards, scored tokens, kernel checks and rows left out"
+)
 
 CONTEXT = Context(gate="completion", fix="restore the run directory from a copy: its records contradict each other")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """What the marker keeps of the first rank's `RankReport`; ``forwards`` are the mean of all ranks, rounded down."""
+
+    rank: int = 0
+    optimizer_steps: int
+    records: int
+    sft_loss_tokens: int | None
+    sampled_tokens: int | None
+    completions: int | None
+    forwards: int
+    final_adapter_tensors_sha256: str
+    rollouts: RolloutReport | None
+    loss_terms: dict[str, LossTerm]
 
 
 def measurement_faults(
@@ -36,7 +58,7 @@ def measurement_faults(
     """
     file = tree.place(layout.COMPLETION_MARKER)
     sha256 = marker.adapter.tensors_sha256
-    for fault in broken_measurement_rules(plan, recounts, _reports(plan, marker), adapter_tensors_sha256=sha256):
+    for fault in broken_measurement_rules(plan, recounts, [_kept(plan, marker)], adapter_tensors_sha256=sha256):
         yield CONTEXT.fault(file=fault.file or file, pointer=fault.pointer, found=fault.found, expected=fault.expected)
     for name, planned in (
         ("sft_loss_token_ceiling", plan.budget.max_sft_loss_tokens),
@@ -47,39 +69,16 @@ def measurement_faults(
             yield CONTEXT.fault(file=file, pointer=f"/counts/{name}", found=found_text(found), expected=expected)
 
 
-def _reports(plan: Plan, marker: CompletionMarker) -> list[RankReport]:
-    """Return what the ranks reported, as far as the marker keeps it: the first rank's measurements stand for all."""
-    world, counts, own = plan.hardware.world_size, marker.counts, marker.identities
-    return [
-        RankReport(
-            rank=rank,
-            world_size=world,
-            optimizer_steps=counts.optimizer_steps,
-            records=counts.records,
-            records_left_out=counts.records_left_out,
-            sft_loss_tokens=counts.sft_loss_tokens,
-            sampled_tokens=counts.sampled_tokens,
-            completions=counts.completions,
-            forwards=marker.compute.forwards // world,
-            sampling_forwards=marker.compute.sampling_forwards,
-            scored_tokens=marker.compute.scored_tokens,
-            trainable_parameters=marker.parameters.tensors,
-            initial_adapter_tensors_sha256=own.initial_adapter_tensors_sha256,
-            final_adapter_tensors_sha256=own.final_adapter_tensors_sha256,
-            base_weights_before_sha256=own.base_weights_sha256,
-            base_weights_after_sha256=own.base_weights_sha256,
-            peak_memory_bytes=max(marker.memory.peak_bytes_by_rank, default=0),
-            peak_reserved_bytes=None,
-            device_seconds=marker.compute.device_seconds,
-            gpu=None,
-            unchanged_adapter_steps=marker.unchanged_adapter_steps,
-            zero_gradient_steps=marker.zero_gradient_steps,
-            sampler_agreement=marker.sampler_agreement,
-            rollouts=marker.rollouts,
-            kernel_checks=marker.kernel_checks,
-            layer_functions=marker.layer_functions,
-            loss_terms=marker.loss_terms,
-            log_history=marker.log_history,
-        )
-        for rank in range(world)
-    ]
+def _kept(plan: Plan, marker: CompletionMarker) -> _Kept:
+    counts = marker.counts
+    return _Kept(
+        optimizer_steps=counts.optimizer_steps,
+        records=counts.records,
+        sft_loss_tokens=counts.sft_loss_tokens,
+        sampled_tokens=counts.sampled_tokens,
+        completions=counts.completions,
+        forwards=marker.compute.forwards // plan.hardware.world_size,
+        final_adapter_tensors_sha256=marker.identities.final_adapter_tensors_sha256,
+        rollouts=marker.rollouts,
+        loss_terms=marker.loss_terms,
+    )

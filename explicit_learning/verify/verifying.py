@@ -17,13 +17,14 @@ from explicit_learning.files.tree import hash_tree
 from explicit_learning.rundir import layout
 from explicit_learning.verify.accounting.recomputing import accounting_faults
 from explicit_learning.verify.checkpoint_contents import checkpoint_faults
+from explicit_learning.verify.compared_outputs import UNINTERRUPTED_RUN
 from explicit_learning.verify.consistency import consistency_faults
 from explicit_learning.verify.deep import deep_faults
 from explicit_learning.verify.evaluations import check_evaluation, check_evaluations
 from explicit_learning.verify.files import FileSet, compare_files, file_faults, other_entries
 from explicit_learning.verify.interruptions import interruption_faults
 from explicit_learning.verify.launch_facts import launch_faults
-from explicit_learning.verify.measurements import measurement_faults
+from explicit_learning.verify.measurements import REPEATED, measurement_faults
 from explicit_learning.verify.reachable import Reachable, reach
 from explicit_learning.verify.record import read_record
 from explicit_learning.verify.statement import (
@@ -170,6 +171,8 @@ class _Verifier:
         self._part(lambda: consistency_faults(tree, record, hashes))
         self._part(lambda: interruption_faults(tree, record, hashes))
         self._tell_documents(record)
+        if record.comparison is not None:
+            self.not_checked.append(UNINTERRUPTED_RUN)
         reachable = Reachable()
         if (plan := record.plan) is not None:
             self._part(lambda: checkpoint_faults(tree, plan, record.marks, record.marker))
@@ -297,4 +300,5 @@ class _Verifier:
             self.not_checked.append("the rules about what ranks measured: they need every ledger and trace")
             return
         self._part(lambda: measurement_faults(tree, plan, marker, answer.recounts))
-        self.checked.append("every completion rule against the marker")
+        self.checked.append("the completion rules that files and marker can show")
+        self.not_checked.append(REPEATED)

@@ -11,7 +11,13 @@ from explicit_learning.errors import ExitCode
 from explicit_learning.files.jsonl import write_rows
 from explicit_learning.files.schema import load_schema
 from explicit_learning.rundir.layout import METRICS, UNINTERRUPTED
-from explicit_learning.rundir.resume_audit import RankAudit, audit_of, compare_components, write_audit
+from explicit_learning.rundir.resume_audit import (
+    RankAudit,
+    audit_of,
+    compare_components,
+    required_loaders,
+    write_audit,
+)
 from explicit_learning.rundir.smoke_boundary import RankBoundary, prove_boundary, write_boundary
 from tests.support.finished_run import Run
 
@@ -58,7 +64,7 @@ def audit(run: Run, *, nonce: str = "a", **as_loaded: str) -> None:
         RankAudit(
             rank=rank,
             process_nonce=(nonce if rank == 0 else "b") * 32,
-            loaders_called=("default",),
+            loaders_called=tuple(required_loaders(reference=False)),
             loaders_missing=(),
             components=compare_components(COMPONENTS, COMPONENTS | as_loaded if rank == 1 else COMPONENTS),
         )

@@ -19,6 +19,7 @@ from explicit_learning.rundir.resume_audit import (
     audit_of,
     compare_components,
     process_nonce,
+    required_loaders,
     write_audit,
 )
 from explicit_learning.rundir.smoke_boundary import RankBoundary, prove_boundary, write_boundary
@@ -132,8 +133,7 @@ def check_resumed(trainer: Auditable) -> None:
 
 def _expected(trainer: Auditable) -> list[str]:
     adapters = trainer.accelerator.unwrap_model(trainer.model).peft_config
-    references = [REFERENCE] if REFERENCE in adapters else []
-    return [ADAPTER, *references, "optimizer", "scheduler", "counters", "random_streams"]
+    return required_loaders(reference=REFERENCE in adapters)
 
 
 def _missing(trainer: Auditable) -> list[str]:
