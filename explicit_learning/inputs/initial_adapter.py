@@ -7,7 +7,7 @@ from the configuration and the weight file's header alone; ranks compare with th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from explicit_learning.errors import Context, Refusal, found_text
 from explicit_learning.files.strict_json import load_json
@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 
     Shapes = Mapping[str, tuple[int, ...]]
 
-__all__ = ["AdapterFolder", "configuration_faults", "read_initial_adapter", "tensor_faults"]
+__all__ = [
+    "AdapterFolder",
+    "configuration_faults",
+    "differing_configuration",
+    "read_initial_adapter",
+    "tensor_faults",
+]
 
 CONTEXT = Context(gate="adapter", fix="use the lora block that the adapter was trained with, and the same base model")
 CONFIG_NAME, WEIGHTS_NAME = ADAPTER_FILES
@@ -102,8 +108,21 @@ def configuration_faults(path: Path, lora: Lora) -> list[Fault]:
     Raises:
         Refusal: If it cannot be read, or is not a strict JSON object.
     """
-    context = CONTEXT.at(path)
-    config = load_json(path, gate=context.gate)
+    return differing_configuration(load_json(path, gate=CONTEXT.gate), lora, file=str(path))
+
+
+def differing_configuration(config: Any, lora: Lora, *, file: str) -> list[Fault]:  # noqa: ANN401 - any JSON value
+    """Return the same for a configuration that has been read.
+
+    Args:
+        config: The configuration, a JSON value.
+        lora: The plan's block.
+        file: Its file, for the faults.
+
+    Raises:
+        Refusal: If it is not a JSON object.
+    """
+    context = CONTEXT.at(file)
     if not isinstance(config, dict):
         raise context.refusal(found=found_text(config), expected="a JSON object")
     scale = {

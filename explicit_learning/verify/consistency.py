@@ -8,13 +8,16 @@ hash that covers it still contradicts the rest.
 from __future__ import annotations
 
 import math
+import re
 from functools import partial
 from typing import TYPE_CHECKING
 
 from explicit_learning.completion.launches import differences, launch_entries, machines_of
 from explicit_learning.completion.marker import last_values
 from explicit_learning.errors import Context, Refusal, found_text
+from explicit_learning.files.tree import tree_json
 from explicit_learning.files.typed_json import field_names, to_json
+from explicit_learning.inputs.initial_adapter import differing_configuration
 from explicit_learning.model_files.folders import POLICY_ADAPTER
 from explicit_learning.model_files.tensors import tensors_sha256, tree_tensors
 from explicit_learning.rundir import layout
@@ -57,7 +60,6 @@ def consistency_faults(tree: Tree, record: RunRecord, hashes: Mapping[str, str])
             sha256 = manifest.run_manifest_sha256
             yield from mark_faults(mark, plan, folder=folder, file=file, run_manifest_sha256=sha256)
     yield from _marked_files(tree, record, hashes)
-    yield from _launch_steps(tree, record)
     if manifest is not None:
         yield from _completion(tree, manifest, marker, hashes)
     if marker is None:
@@ -163,36 +165,6 @@ def _marked_files(tree: Tree, record: RunRecord, hashes: Mapping[str, str]) -> I
                 )
 
 
-def _launch_steps(tree: Tree, record: RunRecord) -> Iterator[Fault]:
-    """Each launch begins at the checkpoint that it names, the first at step 0, and none beyond what was reached."""
-    reached = 0
-    for launch in record.launches:
-        start, file = launch.start, tree.place(layout.launch_start_file(launch.start.launch_id))
-        step = layout.step_of(start.checkpoint or "") or 0
-        yield from _different(file, "/step", start.step, step, "the step of its checkpoint")
-        if (plan := record.plan) is not None:
-            yield from _locks(file, launch, plan.environment_lock_sha256)
-        if start.number == 0 and start.step:
-            yield CONTEXT.fault(file=file, pointer="/step", found=str(start.step), expected="0, as in a first launch")
-        ends = [rank.optimizer_step for rank in launch.end.ranks] if launch.end else []
-        steps = [each for each in ends if each is not None]
-        reached = max([reached, start.step if start.number else 0, *steps])
-    plan = record.plan
-    if plan is not None and reached > plan.optimisation.max_steps:
-        expected = f"at most {plan.optimisation.max_steps} steps, as planned"
-        yield CONTEXT.fault(file=tree.place(layout.LAUNCHES), found=f"{reached} steps", expected=expected)
-
-
-def _locks(file: str, launch: Launch, expected: str) -> Iterator[Fault]:
-    """Every node ran in the environment of the plan's lock; an image was built from it."""
-    for number, node in enumerate(launch.start.nodes):
-        place, source = f"/nodes/{number}", f"as in {layout.PLAN}"
-        yield from _different(file, f"{place}/lock/sha256", node.lock.sha256, expected, source)
-        if (baked := node.image.baked_in) is not None:
-            pointer = f"{place}/image/baked_in/lock_sha256"
-            yield from _different(file, pointer, baked["lock_sha256"], expected, source)
-
-
 def _checkpoints(tree: Tree, record: RunRecord, marker: CompletionMarker, hashes: Mapping[str, str]) -> Iterator[Fault]:
     """The marker lists exactly the complete checkpoints."""
     expected = tuple(
@@ -249,6 +221,8 @@ def _adapter(tree: Tree, record: RunRecord, marker: CompletionMarker, hashes: Ma
         found = marker.adapter.files.get(name)
         yield from _different(file, f"/adapter/files/{name}", found, present.get(name), f"the hash of {prefix}{name}")
     weights = f"{prefix}{layout.ADAPTER_WEIGHTS}"
+    if record.plan is not None:
+        yield from _configuration(tree, record.plan, marker)
     tensors = yield from _tensors(tree, weights)
     if tensors is not None:
         sha256 = tensors_sha256(tensors)
@@ -262,6 +236,29 @@ def _adapter(tree: Tree, record: RunRecord, marker: CompletionMarker, hashes: Ma
     yield from _different(file, "/adapter/unchanged", marker.adapter.unchanged, unchanged, "as the digests say")
     for folder, mark in record.marks.items():
         yield from _checkpoint_adapters(tree, folder, mark.step, marker)
+
+
+def _configuration(tree: Tree, plan: Plan, marker: CompletionMarker) -> Iterator[Fault]:
+    """The final adapter's configuration is that of the plan, and names exactly the modules that were trained."""
+    name = f"{layout.FINAL_ADAPTER}/{layout.ADAPTER_CONFIG}"
+    if name not in tree.files:
+        return  # the comparison of files has said so
+    config, file = tree_json(tree, name, gate=CONTEXT.gate, fix=CONTEXT.fix), tree.place(name)
+    for fault in differing_configuration(config, plan.lora, file=file):
+        yield CONTEXT.fault(file=file, pointer=fault.pointer, found=fault.found, expected=fault.expected)
+    base = config.get("base_model_name_or_path") if isinstance(config, dict) else None
+    if isinstance(base, str) and base.startswith("/"):
+        yield CONTEXT.fault(file=file, pointer="/base_model_name_or_path", found=base, expected="a relative path")
+    named = config.get("target_modules") if isinstance(config, dict) else None
+    if isinstance(named, list):
+        modules = {re.sub(r"\.lora_[AB](\.default)?\.weight$", "", tensor) for tensor in marker.parameters.tensors}
+        ends = {module: [str(each) for each in named if f".{module}".endswith(f".{each}")] for module in modules}
+        used = sorted({each for found in ends.values() for each in found})
+        source = f"the modules of parameters.tensors in {layout.COMPLETION_MARKER}"
+        yield from _different(file, "/target_modules", sorted(map(str, named)), used, source)
+        if other := sorted(module for module, found in ends.items() if not found):
+            found = f"{len(other)} trained modules without a name, such as {other[0]}"
+            yield CONTEXT.fault(file=file, pointer="/target_modules", found=found, expected="every trained module")
 
 
 def _tensors(tree: Tree, name: str) -> Generator[Fault, None, dict[str, TensorDigest] | None]:
@@ -317,11 +314,18 @@ def _checkpoint_adapters(tree: Tree, folder: str, step: int, marker: CompletionM
 def _log(tree: Tree, record: RunRecord, marker: CompletionMarker) -> Iterator[Fault]:
     """The metrics are the marker's log, and its last values are those of the log."""
     file, log = tree.place(layout.METRICS), list(marker.log_history)
-    if layout.METRICS in tree.files and record.metrics != log:
+    if layout.METRICS not in tree.files:
+        if log:
+            expected = f"the {len(log)} rows of log_history in {layout.COMPLETION_MARKER}"
+            yield CONTEXT.fault(file=file, found="no such file", expected=expected)
+    elif record.metrics != log:
         rows = zip(record.metrics, log, strict=False)
         first = next((number for number, (ours, right) in enumerate(rows, 1) if ours != right), None)
         found = f"{len(record.metrics)} rows" if first is None else f"another row {first}"
         expected = f"the {len(log)} rows of log_history in {layout.COMPLETION_MARKER}"
         yield CONTEXT.fault(file=file if first is None else f"{file}:{first}", found=found, expected=expected)
-    where = tree.place(layout.COMPLETION_MARKER)
+    where, last = tree.place(layout.COMPLETION_MARKER), marker.counts.optimizer_steps
+    steps = [row.get("step") for row in log]
+    expected_steps = sorted({step for step in steps if isinstance(step, int) and 0 < step <= last})
+    yield from _different(where, "/log_history", steps, expected_steps, f"steps in order, from 1 to {last} at most")
     yield from _different(where, "/metrics", marker.metrics, last_values(log), "the last values of log_history")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from explicit_learning.errors import Context, ExitCode, Refusal
+from explicit_learning.errors import Context, ExitCode
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.gates.image import BILL_NAME
 from explicit_learning.inputs.code import IMAGE_FILE
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from explicit_learning.verify.reachable import Reachable
     from explicit_learning.verify.record import RunRecord
 
-__all__ = ["deep_faults"]
+__all__ = ["deep_faults", "initial_adapter_faults"]
 
 CONTEXT = Context(gate="deep", fix="restore what the plan was frozen with")
 
@@ -67,18 +67,17 @@ def deep_faults(
             fix="verify with --deep in a checkout (bin/el) or in the image; without it this environment is enough",
             exit_code=ExitCode.ENVIRONMENT,
         )
-    adapter, marker = reachable.paths.initial_adapter, record.marker
-    if adapter is not None and marker is not None:
-        weights, expected = Path(adapter) / ADAPTER_FILES[1], marker.identities.initial_adapter_tensors_sha256
-        try:
-            found = file_tensors_sha256(weights)
-        except (Refusal, OSError):
-            pass  # the reading of the inputs has said so
-        else:
-            if found != expected:
-                yield CONTEXT.fault(
-                    file=weights, found=f"tensors with digest {found}", expected=f"{expected}, as in the run's marker"
-                )
+
+
+def initial_adapter_faults(record: RunRecord, reachable: Reachable) -> Iterator[Fault]:
+    """Yield a fault if the initial adapter that the plan names is there, and not the one that the marker names."""
+    if reachable.paths is None or reachable.paths.initial_adapter is None or record.marker is None:
+        return
+    weights = Path(reachable.paths.initial_adapter) / ADAPTER_FILES[1]
+    expected = record.marker.identities.initial_adapter_tensors_sha256
+    if weights.is_file() and (found := file_tensors_sha256(weights)) != expected:
+        text = f"{expected}, as in the run's marker"
+        yield CONTEXT.fault(file=weights, found=f"tensors with digest {found}", expected=text)
 
 
 def _bill_of_materials(

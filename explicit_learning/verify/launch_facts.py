@@ -39,6 +39,7 @@ def launch_faults(
         launches: The run's launches, in order.
         marker: The completion marker; ``None`` for a run that is not complete.
     """
+    yield from _steps(tree, plan, launches)
     for number, launch in enumerate(launches):
         start, file = launch.start, tree.place(layout.launch_start_file(launch.start.launch_id))
         changes = accepted_changes(start.nodes, plan.hardware, source_of(launches[:number], start.step))
@@ -49,8 +50,53 @@ def launch_faults(
             used = [uuid for uuid in node.platform.gpus if uuid in known]
             pointer = f"/nodes/{rank}/platform/gpus"
             yield from _different(file, pointer, list(node.platform.gpus), used, "GPUs that the machine has")
+        yield from _locks(file, launch, plan.environment_lock_sha256)
     if marker is not None and launches:
         yield from _sums(tree, plan, launches, marker)
+        yield from _last_end(tree, plan, launches[-1])
+
+
+def _steps(tree: Tree, plan: Plan, launches: Sequence[Launch]) -> Iterator[Fault]:
+    """Each launch begins at the checkpoint that it names, the first at step 0, and none beyond what was reached.
+
+    How far a launch came is known if it ended in order and every rank told its step; else it may have come to the end.
+    """
+    planned, reached = plan.optimisation.max_steps, 0
+    for launch in launches:
+        start, file = launch.start, tree.place(layout.launch_start_file(launch.start.launch_id))
+        step = layout.step_of(start.checkpoint or "") or 0
+        yield from _different(file, "/step", start.step, step, "the step of its checkpoint")
+        if start.step > reached:
+            expected = f"at most {reached}, the steps that the launches before it had done"
+            yield CONTEXT.fault(file=file, pointer="/step", found=str(start.step), expected=expected)
+        ends = [rank.optimizer_step for rank in launch.end.ranks] if launch.end else []
+        told = [end for end in ends if end is not None]
+        reached = max([reached, *told]) if told and len(told) == len(ends) else planned
+        if reached > planned:
+            where = tree.place(layout.launch_end_file(start.launch_id))
+            yield CONTEXT.fault(file=where, found=f"{reached} steps", expected=f"at most {planned} steps, as planned")
+
+
+def _last_end(tree: Tree, plan: Plan, launch: Launch) -> Iterator[Fault]:
+    """Every rank of the launch that completed the run reached the last step; a kill may have kept its end away."""
+    if launch.end is None:
+        return
+    file = tree.place(layout.launch_end_file(launch.start.launch_id))
+    for rank in launch.end.ranks:
+        pointer = f"/ranks/{rank.rank}"
+        yield from _different(file, f"{pointer}/status", rank.status, "completed", "as of a complete run")
+        steps = plan.optimisation.max_steps
+        yield from _different(file, f"{pointer}/optimizer_step", rank.optimizer_step, steps, "as planned")
+
+
+def _locks(file: str, launch: Launch, expected: str) -> Iterator[Fault]:
+    """Every node ran in the environment of the plan's lock; an image was built from it."""
+    for number, node in enumerate(launch.start.nodes):
+        place, source = f"/nodes/{number}", f"as in {layout.PLAN}"
+        yield from _different(file, f"{place}/lock/sha256", node.lock.sha256, expected, source)
+        if (baked := node.image.baked_in) is not None:
+            pointer = f"{place}/image/baked_in/lock_sha256"
+            yield from _different(file, pointer, baked["lock_sha256"], expected, source)
 
 
 def _sums(tree: Tree, plan: Plan, launches: Sequence[Launch], marker: CompletionMarker) -> Iterator[Fault]:

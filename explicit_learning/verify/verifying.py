@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.completion.statement import build_statement
 from explicit_learning.errors import Context, ExitCode, Fault, FaultCollector, Refusal
+from explicit_learning.errors.invisible import escaped
 from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.tree import hash_tree
 from explicit_learning.rundir import layout
+from explicit_learning.rundir.known_files import is_known
 from explicit_learning.verify.accounting.recomputing import accounting_faults
 from explicit_learning.verify.checkpoint_contents import checkpoint_faults
 from explicit_learning.verify.compared_outputs import UNINTERRUPTED_RUN
 from explicit_learning.verify.consistency import consistency_faults
-from explicit_learning.verify.deep import deep_faults
+from explicit_learning.verify.deep import deep_faults, initial_adapter_faults
 from explicit_learning.verify.evaluations import check_evaluation, check_evaluations
 from explicit_learning.verify.files import FileSet, compare_files, file_faults, other_entries
 from explicit_learning.verify.interruptions import interruption_faults
@@ -41,12 +43,14 @@ if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
     from explicit_learning.files.tree import Tree
+    from explicit_learning.plan.typed_plan import Plan
     from explicit_learning.verify.record import RunRecord
     from explicit_learning.verify.statement import CheckedStatement
 
 __all__ = ["Verification", "verify_run"]
 
 GATE = "verify"
+UNKNOWN_SHOWN = 3
 CONTEXT = Context(gate=GATE)
 
 
@@ -180,6 +184,8 @@ class _Verifier:
                 self._part(lambda: launch_faults(tree, plan, record.launches, record.marker))
             reachable = reach(plan, record.events, self.plan_file)
             self.not_checked += reachable.why_not
+            self._part(lambda: initial_adapter_faults(record, reachable))
+            self._tell_unknown(plan)
             self._accounting(record, reachable)
         evaluations = check_evaluations(tree, record, key=self.key, reachable=reachable)
         self.collector.extend(evaluations.faults())
@@ -247,6 +253,14 @@ class _Verifier:
         elif self.key is None:
             self.limits.append(LIMIT_UNVERIFIED)
         return statement, files
+
+    def _tell_unknown(self, plan: Plan) -> None:
+        """Tell which files no part of a run writes: of them only the bytes can be compared."""
+        ranks = plan.hardware.world_size
+        covered = filter(layout.is_covered, self.tree.files)
+        if unknown := [escaped(name) for name in covered if not is_known(name, world_size=ranks)]:
+            shown = ", ".join(unknown[:UNKNOWN_SHOWN]) + (" and more" if len(unknown) > UNKNOWN_SHOWN else "")
+            self.not_checked.append(f"what is in files that no part of a run writes ({len(unknown)}): {shown}")
 
     def _tell_documents(self, record: RunRecord) -> None:
         launches, marks = len(record.launches), len(record.marks)

@@ -147,7 +147,7 @@ def test_a_completion_that_a_crash_kept_out_of_the_manifest_is_left_to_be_entere
         ("plan.json", "run-manifest.json and training-complete.json without the plan.json of a run"),
         (
             "run-manifest.json",
-            "accounting, events.jsonl, final-adapter, launches, provenance without run-manifest.json",
+            "accounting, events.jsonl, final-adapter, launches, metrics.jsonl without run-manifest.json",
         ),
     ],
 )

@@ -22,6 +22,7 @@ from explicit_learning.data.equality import AnswerType
 from explicit_learning.data.rows import ImageRef, Relation, SlotRow, View, slot_to_json
 from explicit_learning.data.slots import slot_manifest_sha256
 from explicit_learning.files.canonical import canonical_bytes
+from explicit_learning.files.jsonl import write_rows
 from explicit_learning.files.typed_json import from_json, to_json
 from explicit_learning.model_files.tensors import file_tensors_sha256
 from explicit_learning.plan.probes import planned_probes
@@ -231,7 +232,16 @@ class Run:
         folder = self.folder / "final-adapter"
         folder.mkdir()
         save_file({"lora_A": np.full((2, 3), value, dtype=np.float32)}, folder / "adapter_model.safetensors")
-        (folder / "adapter_config.json").write_text('{"peft_type":"LORA"}')
+        lora = self.plan.lora
+        config = {
+            "peft_type": "LORA",
+            "task_type": lora.task_type,
+            "bias": lora.bias,
+            "r": lora.rank,
+            "lora_alpha": lora.alpha,
+            "target_modules": ["lora_A"],
+        }
+        (folder / "adapter_config.json").write_bytes(canonical_bytes(config))
         return file_tensors_sha256(folder / "adapter_model.safetensors")
 
     def reports(self, tensors: str, **changes: Any) -> list[RankReport]:
@@ -319,4 +329,8 @@ class Run:
         )
 
     def completed(self, reports: Sequence[RankReport]) -> list[RankOutcome]:
+        """Return the outcomes of ranks that completed the run, whose log is written."""
+        metrics = self.folder / "metrics.jsonl"
+        if reports and not metrics.exists():
+            write_rows(metrics, reports[0].log_history)
         return [RankOutcome(status="completed", optimizer_step=STEPS, report=report) for report in reports]
