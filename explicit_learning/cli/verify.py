@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,7 +60,11 @@ def run(args: argparse.Namespace) -> ExitCode:
 
 
 def _key(path: Path) -> SSlibKey:
-    return public_key_of(read_bytes(path, gate="signing"), CONTEXT.at(path))
+    try:
+        data = read_bytes(path, gate="signing")
+    except Refusal as refusal:  # the command line is wrong, and not the run
+        raise Refusal(replace(fault, exit_code=ExitCode.USAGE) for fault in refusal.faults) from None
+    return public_key_of(data, CONTEXT.at(path))
 
 
 def _show(run: Path, found: Verification) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from explicit_learning.files.atomic import write_bytes
 from explicit_learning.files.canonical import canonical_bytes
 from explicit_learning.files.strict_json import parse_json
-from explicit_learning.files.typed_json import document, parsed, to_json
+from explicit_learning.files.typed_json import document, parsed
 from explicit_learning.gates.signing import public_pem
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ class EnvelopeDocument:
 
     def written_bytes(self) -> bytes:
         """Return the bytes of the file in the one form that `wrap` writes."""
-        payload = base64.b64encode(self.payload_bytes() or b"").decode()
-        return _file({"payload": payload, "payloadType": self.payloadType, "signatures": to_json(self.signatures)})
+        signatures = [{"keyid": each.keyid, "sig": _encoded(each.sig)} for each in self.signatures]
+        return _file({"payload": _encoded(self.payload), "payloadType": self.payloadType, "signatures": signatures})
 
 
 def wrap(statement: dict[str, Any], signer: CryptoSigner | None) -> bytes:
@@ -85,6 +85,11 @@ def wrap(statement: dict[str, Any], signer: CryptoSigner | None) -> bytes:
 
 def _file(envelope: dict[str, Any]) -> bytes:
     return canonical_bytes(envelope) + b"\n"
+
+
+def _encoded(text: str) -> str:
+    """Return a base64 text in the one form that is written: the last digit can have bits that mean nothing."""
+    return base64.b64encode(_decoded(text) or b"").decode()
 
 
 def _decoded(text: str) -> bytes | None:

@@ -20,7 +20,7 @@ from explicit_learning.files.hashing import THREADS, sha256_stream
 from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.progress import progress
 from explicit_learning.files.regular import KINDS, NotRegularError, open_regular
-from explicit_learning.files.strict_json import MAX_BYTES, parse_json
+from explicit_learning.files.strict_json import parse_json
 from explicit_learning.files.typed_json import parsed
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+MAX_GROWN_BYTES = 128 * 1024 * 1024  # the marker and the trainer's state hold a log, which grows with the steps
 UNREADABLE = "a folder that cannot be read"
 
 
@@ -156,7 +157,7 @@ def _entries(folder: str, prefix: str) -> Iterator[tuple[str, os.stat_result | N
                         yield f"{start}{entry.name}", entry.stat(follow_symlinks=False)
 
 
-def tree_bytes(tree: Tree, name: str, *, gate: str, max_bytes: int = MAX_BYTES, fix: str | None = None) -> bytes:
+def tree_bytes(tree: Tree, name: str, *, gate: str, max_bytes: int = MAX_GROWN_BYTES, fix: str | None = None) -> bytes:
     """Return a small file's bytes.
 
     Raises:

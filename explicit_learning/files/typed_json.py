@@ -18,7 +18,7 @@ from explicit_learning.errors import FOUND_LIMIT, ExitCode, Refusal
 from explicit_learning.files.atomic import write_json
 from explicit_learning.files.compiled_schema import compiled_schema
 from explicit_learning.files.schema import MISSING, validate
-from explicit_learning.files.strict_json import load_json
+from explicit_learning.files.strict_json import MAX_BYTES, load_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,13 +70,13 @@ def document(schema: str) -> Callable[[type[T]], type[T]]:
     return register
 
 
-def read_document(path: Path, kind: type[T], *, gate: str, fix: str | None = None) -> T:
+def read_document(path: Path, kind: type[T], *, gate: str, fix: str | None = None, max_bytes: int = MAX_BYTES) -> T:
     """Read a file, check it by the schema of its class, and return it typed (see `parsed`).
 
     Raises:
         Refusal: If it is missing, unreadable, not strict JSON, or breaks its schema; with every fault.
     """
-    value = load_json(path, gate=gate, fix=fix)
+    value = load_json(path, gate=gate, fix=fix, max_bytes=max_bytes)
     return parsed(value, kind, gate=gate, file=str(path), fix=fix)
 
 

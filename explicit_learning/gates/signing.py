@@ -1,7 +1,8 @@
 """Signing keys of statements: Ed25519, given in ``EXPLICIT_SIGNING_KEY`` as a file or as the key itself.
 
 A run can take days, so a key that cannot sign is refused before it starts. Ranks and evaluations never get the
-variable: it is taken out of the environment of whatever starts them. The key's text is in no message and no record.
+variable; whoever runs as the same user can read it in the launcher's environment all the same. The key's text is in no
+message and no record.
 """
 
 from __future__ import annotations
@@ -167,11 +168,14 @@ def write_key_pair(path: Path) -> SSlibKey:
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
     from securesystemslib.signer import SSlibKey
 
+    if not path.name:
+        found, fix = f"{path}, which names no file", "name the private key's file (-o)"
+        raise CONTEXT.refusal(found=found, expected="a file", fix=fix, exit_code=ExitCode.USAGE)
     public = path.with_name(f"{path.name}.pub")
     for each in (path, public):
         if os.path.lexists(each):
             fix = "choose another name (-o): nothing is overwritten"
-            found, expected = "a file", "nothing at this place"
+            found, expected = "a folder" if each.is_dir() else "a file", "nothing at this place"
             raise CONTEXT.refusal(file=each, found=found, expected=expected, fix=fix, exit_code=ExitCode.OUTPUT)
     private = Ed25519PrivateKey.generate()
     key = SSlibKey.from_crypto(private.public_key())

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from explicit_learning.accounting.frontier import RankFrontiers
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.hashing import sha256_file
+from explicit_learning.files.tree import MAX_GROWN_BYTES
 from explicit_learning.files.typed_json import RESTORE, document, read_document, to_json, write_document
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.launches import Change, Machine
@@ -287,4 +288,5 @@ def read_marker(run: Path) -> CompletionMarker:
     Raises:
         Refusal: If it is missing, not strict JSON, or breaks its schema.
     """
-    return read_document(run / layout.COMPLETION_MARKER, CompletionMarker, gate=GATE, fix=RESTORE)
+    file = run / layout.COMPLETION_MARKER
+    return read_document(file, CompletionMarker, gate=GATE, fix=RESTORE, max_bytes=MAX_GROWN_BYTES)

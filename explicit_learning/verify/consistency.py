@@ -20,6 +20,7 @@ from explicit_learning.files.typed_json import field_names, to_json
 from explicit_learning.inputs.initial_adapter import differing_configuration
 from explicit_learning.model_files.folders import POLICY_ADAPTER
 from explicit_learning.model_files.tensors import tensors_sha256, tree_tensors
+from explicit_learning.plan.rules import SMOKE_STOP_STEP
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.checkpoint_mark import mark_faults
 from explicit_learning.rundir.completion_marker import CheckpointEntry, Parameters
@@ -59,6 +60,12 @@ def consistency_faults(tree: Tree, record: RunRecord, hashes: Mapping[str, str])
             file = tree.place(f"{folder}/{layout.CHECKPOINT_MARK}")
             sha256 = manifest.run_manifest_sha256
             yield from mark_faults(mark, plan, folder=folder, file=file, run_manifest_sha256=sha256)
+            if mark.step > (steps := plan.optimisation.max_steps):
+                yield CONTEXT.fault(file=file, pointer="/step", found=str(mark.step), expected=f"at most {steps}")
+        boundary = layout.checkpoint_name(SMOKE_STOP_STEP)
+        if plan.run_mode == "smoke" and marker is not None and boundary not in record.marks:
+            expected = "the checkpoint at which a smoke run stops, which stays"
+            yield CONTEXT.fault(file=tree.place(boundary), found="no complete checkpoint", expected=expected)
     yield from _marked_files(tree, record, hashes)
     if manifest is not None:
         yield from _completion(tree, manifest, marker, hashes)

@@ -257,6 +257,10 @@ class _Verifier:
     def _tell_unknown(self, plan: Plan) -> None:
         """Tell which files no part of a run writes: of them only the bytes can be compared."""
         ranks = plan.hardware.world_size
+        left = [escaped(name) for name in self.tree.files if any(map(layout.is_of_file_system, name.split("/")))]
+        if left:
+            shown = ", ".join(left[:UNKNOWN_SHOWN]) + (" and more" if len(left) > UNKNOWN_SHOWN else "")
+            self.not_checked.append(f"files that file systems and file managers left ({len(left)}): {shown}")
         covered = filter(layout.is_covered, self.tree.files)
         if unknown := [escaped(name) for name in covered if not is_known(name, world_size=ranks)]:
             shown = ", ".join(unknown[:UNKNOWN_SHOWN]) + (" and more" if len(unknown) > UNKNOWN_SHOWN else "")

@@ -93,7 +93,11 @@ def test_faults_exit_with_65_and_are_all_told(run: Path, capsys: pytest.CaptureF
     [
         (["verify", "RUN", "--require-signed"], 64),
         (["verify", "RUN", "--key", "RUN/plan.json"], 64),
-        (["verify", "RUN", "--key", "RUN/missing.pub"], 65),
+        (["verify", "RUN", "--key", "RUN/missing.pub"], 64),
+        (["verify", "RUN", "--key", "RUN"], 64),
+        (["keygen", "-o", "RUN"], 73),
+        (["keygen", "-o", "."], 64),
+        (["keygen", "-o", "/"], 64),
         (["verify", "RUN/plan.json"], 65),
         (["verify", "RUN/launches"], 65),
         (["verify", "RUN", "--plan", "RUN/missing.json"], 64),

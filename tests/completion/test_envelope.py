@@ -130,3 +130,14 @@ def test_text_that_is_not_base64_has_no_payload() -> None:
     both = EnvelopeDocument(payload="-_8=", payloadType=PAYLOAD_TYPE, signatures=())
     assert both.payload_bytes() == base64.urlsafe_b64decode("-_8=")
     assert b'"payload":"+/8="' in both.written_bytes()
+
+
+def test_bits_of_the_last_digit_that_mean_nothing_are_another_form() -> None:
+    data = wrap({"a": 1}, CryptoSigner(private("A")))
+    place = data.rindex(b"==")
+    digits = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    other = digits[digits.index(data[place - 1]) ^ 1]
+    changed = data[: place - 1] + bytes([other]) + data[place:]
+    envelope = read_envelope(changed, AT)
+    assert signature_holds(envelope, CryptoSigner(private("A")).public_key)
+    assert envelope.written_bytes() == data != changed
