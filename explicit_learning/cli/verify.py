@@ -29,7 +29,8 @@ CONTEXT = Context(gate="verify", fix="see `el verify --help`", exit_code=ExitCod
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="a run directory, or an archive that `el pack` wrote")
+    what = "a run directory, an archive that `el pack` wrote, or an evaluation's folder that lies outside its run"
+    parser.add_argument("run", type=Path, metavar="RUN", help=what)
     parser.add_argument("--key", type=Path, metavar="PUB", help="the signer's public key (PEM), from the signer")
     parser.add_argument("--require-signed", action="store_true", help="refuse an unsigned run; needs --key")
     deep = "also hash data, base model and the image's bill of materials again"

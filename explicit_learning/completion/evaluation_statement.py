@@ -31,7 +31,7 @@ __all__ = ["EVALUATION_BUILD_TYPE", "build_evaluation_statement", "write_evaluat
 
 EVALUATION_BUILD_TYPE = "urn:explicit-learning:build-type:evaluation:1"  # docs/build-type.md
 BUILDER = "urn:explicit-learning:builder:el-evaluate:1"
-COVERED = (layout.ANSWERS, layout.EVALUATION, layout.PUBLIC_KEY)
+COVERED = layout.EVALUATION_FILES - {layout.EVALUATION_STATEMENT}
 
 
 def build_evaluation_statement(tree: Tree, hashes: Mapping[str, str], *, keyid: str | None) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def write_evaluation_statement(folder: Path, signer: CryptoSigner | None) -> Non
     """
     place_public_key(folder / layout.PUBLIC_KEY, signer)
     tree = FolderTree(folder)
-    hashes, errors = hash_tree(tree, [name for name in COVERED if name in tree.files])
+    hashes, errors = hash_tree(tree, sorted(tree.files.keys() & COVERED))
     if errors:
         raise Refusal(read_fault(error, Path(tree.place(name)), gate="statement") for name, error in errors.items())
     keyid = None if signer is None else signer.public_key.keyid

@@ -125,16 +125,20 @@ def answered(row: SlotRow, text: str, *, terminated: bool) -> Answered:
 def parsed_fields(answer: Answer) -> dict[str, Any]:
     """Return the fields of an answer that follow from its text, by name, computed again.
 
-    A text does not show whether it was cut off, so a reason that says so is taken as it is.
+    A text does not show whether it was cut off, so a reason that says so is taken as it is. A malformed answer is never
+    right; whether another one is, only its row tells.
     """
-    if answer.reason == TRUNCATED:
-        return {"valid": False, "reason": TRUNCATED, "parsed_answer": None, "abstained": False}
-    found = parse_answer(answer.text)
+    parsed = None if answer.reason == TRUNCATED else parse_answer(answer.text)
+    if parsed is not None and parsed.body is not None:
+        body = parsed.body
+        return {"valid": True, "reason": None, "parsed_answer": body, "abstained": body == ABSTENTION}
     return {
-        "valid": found.body is not None,
-        "reason": found.reason.value if found.body is None else None,
-        "parsed_answer": found.body,
-        "abstained": found.body == ABSTENTION,
+        "valid": False,
+        "reason": TRUNCATED if parsed is None else parsed.reason.value,
+        "parsed_answer": None,
+        "right": False,
+        "abstained": False,
+        "said_full_answer": False,
     }
 
 

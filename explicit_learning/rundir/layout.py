@@ -21,6 +21,7 @@ __all__ = [
     "COMPLETION_MARKER",
     "EVALUATION",
     "EVALUATIONS",
+    "EVALUATION_FILES",
     "EVALUATION_STATEMENT",
     "EVENTS",
     "FINAL_ADAPTER",
@@ -95,6 +96,7 @@ PUBLIC_KEY = "signing-key.pub"  # of a signed statement
 EVALUATION = "evaluation.json"
 ANSWERS = "answers.jsonl"
 EVALUATION_STATEMENT = "evaluation.intoto.json"
+EVALUATION_FILES = frozenset({ANSWERS, EVALUATION, PUBLIC_KEY, EVALUATION_STATEMENT})  # all that it can hold
 
 # --- an adapter's folder: the final one, and each checkpoint
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = ADAPTER_FILES

@@ -113,14 +113,19 @@ def check_evaluations(
     folders: dict[str, list[str]] = {}
     for name in tree.files:
         if name.startswith(inside) and layout.belongs_to_run(name):
-            folders.setdefault(str(PurePosixPath(name).parent), []).append(name)
-    for name in folders.pop(layout.EVALUATIONS, []):
-        collector.add(_odd(tree, name, "a file"))
+            folder, slash, _ = name.removeprefix(inside).partition("/")
+            if slash:
+                folders.setdefault(f"{inside}{folder}", []).append(name)
+            else:
+                collector.add(_odd(tree, name, "a file"))
+    stated = 0
     for folder, names in sorted(folders.items()):
         part = SubTree(tree, folder, names)
         if layout.EVALUATION_STATEMENT not in part.files:
+            collector.extend(_other_files(part, part.files))
             found.not_checked.append(f"{folder}: unfinished, for it has no statement ({UNFINISHED})")
             continue
+        stated += 1
         # Anybody can evaluate a run, so its signer need not be the run's.
         one = check_evaluation(part, key=None, rows_of=rows.answered_by)
         collector.extend(one.faults())
@@ -128,8 +133,8 @@ def check_evaluations(
         found.limits += [f"{folder}: {text}" for text in _limits(one, key)]
         if one.record is not None:
             collector.extend(_run_faults(part, one.record, tree, record, folder=PurePosixPath(folder).name))
-    if folders:
-        number = "1 evaluation" if len(folders) == 1 else f"{len(folders)} evaluations"
+    if stated:
+        number = "1 evaluation" if stated == 1 else f"{stated} evaluations"
         found.checked.append(f"{number}: files, statement, numbers and answers, and that they are of this run")
     return found
 
@@ -149,6 +154,14 @@ def _odd(tree: Tree, name: str, what: str) -> Fault:
     return CONTEXT.fault(file=escaped(tree.place(name)), found=what, expected=expected, fix=fix)
 
 
+def _other_files(tree: Tree, names: Iterable[str]) -> Iterator[Fault]:
+    """Yield a fault for each of an evaluation's files that no evaluation has, whatever its statement says."""
+    expected = f"only {', '.join(sorted(layout.EVALUATION_FILES))}"
+    for name in names:
+        if name not in layout.EVALUATION_FILES:
+            yield CONTEXT.fault(file=escaped(tree.place(name)), found="a file", expected=expected, fix=REMOVE)
+
+
 def check_evaluation(
     tree: Tree, *, key: SSlibKey | None, rows_of: Callable[[Evaluation], tuple[SlotRow, ...] | None] | None = None
 ) -> CheckedEvaluation:
@@ -160,12 +173,14 @@ def check_evaluation(
         rows_of: Returns the rows that an evaluation answered; ``None`` if they cannot be reached.
     """
     found = CheckedEvaluation()
-    own = filter(layout.belongs_to_run, tree.files)
+    own = list(filter(layout.belongs_to_run, tree.files))
     hashes, errors = hash_tree(tree, [name for name in own if name != layout.EVALUATION_STATEMENT])
     found.collector.extend(other_entries(tree))
     for name, error in errors.items():
         found.collector.add(read_fault(error, Path(tree.place(name)), gate="files"))
     _check_statement(tree, hashes, key, found)
+    told = set() if found.files is None else set(found.files.extra)
+    found.collector.extend(_other_files(tree, [name for name in own if name not in told]))
     try:
         found.record = evaluation_of(tree)
         if layout.ANSWERS in hashes:

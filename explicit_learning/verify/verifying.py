@@ -118,7 +118,7 @@ def verify_run(
     """
     if layout.PLAN not in tree.files and layout.RUN_MANIFEST not in tree.files:
         if layout.EVALUATION in tree.files:
-            return _lone_evaluation(tree, key)
+            return _lone_evaluation(tree, key, needs_run=deep or plan_file is not None)
         raise CONTEXT.refusal(
             file=tree.place(""),
             found=f"neither {layout.PLAN} nor {layout.RUN_MANIFEST}",
@@ -128,8 +128,19 @@ def verify_run(
     return _Verifier(tree, key=key, require_signed=require_signed, deep=deep, plan_file=plan_file).verify()
 
 
-def _lone_evaluation(tree: Tree, key: SSlibKey | None) -> Verification:
-    """Verify an evaluation that lies outside its run, as far as its own folder tells."""
+def _lone_evaluation(tree: Tree, key: SSlibKey | None, *, needs_run: bool) -> Verification:
+    """Verify an evaluation that lies outside its run, as far as its own folder tells.
+
+    Raises:
+        Refusal: If something is asked for that needs the run.
+    """
+    if needs_run:
+        raise Context(gate=GATE, exit_code=ExitCode.USAGE).refusal(
+            file=tree.place(""),
+            found="an evaluation's folder, with --deep or --plan",
+            expected="a run directory: what these options read belongs to the run's plan",
+            fix="leave the option out, or name the run directory that holds the evaluation",
+        )
     found = check_evaluation(tree, key=key)
     return Verification(
         faults=_contradictions(found.faults()),

@@ -57,13 +57,20 @@ def answers_to(rows: tuple[SlotRow, ...] = QUESTIONS, text: str = "<answer>7</an
 
 
 def evaluate_run(
-    run: Path, which: str = "final", *, signer: CryptoSigner | None = None, stated: bool = True, **changes: Any
+    run: Path,
+    which: str = "final",
+    *,
+    answers: list[Answer] | None = None,
+    signer: CryptoSigner | None = None,
+    stated: bool = True,
+    **changes: Any,
 ) -> Path:
     """Write an evaluation into a finished run and return its folder.
 
     Args:
         run: The run directory.
         which: Whose answers they are.
+        answers: Its answers; by default those of `answers_to`.
         signer: What signs its statement.
         stated: Whether it gets one.
         changes: Fields of its identity, instead of the run's.
@@ -78,7 +85,7 @@ def evaluate_run(
         plan, which=which, engine="exact", evaluation_lock_sha256=MACHINE.lock.sha256, **(own | changes)
     )
     file = run / layout.EVALUATIONS / layout.evaluation_file(identity.name)
-    write_evaluation(file, identity, answers_to(), machine=MACHINE)
+    write_evaluation(file, identity, answers_to() if answers is None else answers, machine=MACHINE)
     if stated:
         write_evaluation_statement(file.parent, signer)
     return file.parent

@@ -6,6 +6,7 @@ import base64
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import google.protobuf.json_format as protobuf_json
@@ -15,11 +16,12 @@ from in_toto_attestation.v1.statement import Statement
 from in_toto_attestation.v1.statement_pb2 import Statement as StatementMessage
 
 from explicit_learning.completion.envelope import wrap
-from explicit_learning.completion.evaluation_statement import write_evaluation_statement
-from explicit_learning.errors import Context
+from explicit_learning.completion.evaluation_statement import build_evaluation_statement, write_evaluation_statement
+from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.files.hashing import sha256_file
-from explicit_learning.files.tree import FolderTree
+from explicit_learning.files.tree import FolderTree, hash_tree
 from explicit_learning.gates.signing import named_signer, public_key_of, write_key_pair
+from explicit_learning.rundir.answers import answered
 from explicit_learning.rundir.evaluation import evaluation_of, identity_of, write_evaluation
 from explicit_learning.verify.evaluations import NOT_SCORED, check_evaluation
 from explicit_learning.verify.statement import LIMIT_UNSIGNED
@@ -31,7 +33,6 @@ from tests.support.machines import MACHINE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 STATEMENT = "evaluation.intoto.json"
 
@@ -168,6 +169,16 @@ def test_a_forged_answer_is_found_in_its_text(run: Path, field: str, value: obje
     assert "answers.jsonl:1" in shown
 
 
+@pytest.mark.parametrize("field", ["right", "said_full_answer"])
+@pytest.mark.parametrize(("text", "terminated"), [("seven", True), ("<answer>7</answer>", False)])
+def test_a_malformed_answer_that_is_told_to_be_right_is_found_without_the_rows(
+    run: Path, field: str, text: str, terminated: bool
+) -> None:
+    malformed = answered(QUESTIONS[0], text, terminated=terminated).record()
+    folder = evaluate_run(run, answers=[replace(malformed, **{field: True})])
+    assert places(verified(run), folder) == [("answers.jsonl:1", f"/{field}")]
+
+
 def test_a_forged_score_is_found_where_the_rows_are_reachable(run: Path) -> None:
     """The right answers are in the rows, so a lie about them is found with the rows only."""
     folder = evaluate_run(run)
@@ -243,12 +254,46 @@ def test_the_files_are_exactly_those_of_the_statement(run: Path) -> None:
     assert not any(".nfs1" in str(fault.file) for fault in found.faults)
 
 
+@pytest.mark.parametrize("name", ["notes.txt", "below/notes.txt", "below/evaluation.json"])
+@pytest.mark.parametrize("left", ["stated", "unstated", "alone", "covered"])
+def test_a_file_that_no_evaluation_has_is_found_whatever_the_statement_says(
+    run: Path, tmp_path: Path, name: str, left: str
+) -> None:
+    folder = evaluate_run(run, stated=left != "unstated")
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text("x")
+    if left == "covered":
+        tree = FolderTree(folder)
+        hashes, _ = hash_tree(tree, tree.files.keys() - {STATEMENT})
+        (folder / STATEMENT).write_bytes(wrap(build_evaluation_statement(tree, hashes, keyid=None), None))
+    if left == "alone":
+        folder = folder.rename(tmp_path / "alone")
+    found = verified(folder if left == "alone" else run)
+    assert places(found, folder) == [(name, None)]
+
+
+def test_a_folder_that_is_not_an_evaluation_and_one_in_another_place_are_found(run: Path) -> None:
+    folder = evaluate_run(run)
+    deeper = folder.parent / "deeper"
+    deeper.mkdir()
+    folder.rename(deeper / folder.name)
+    (folder.parent / "other").mkdir()
+    (folder.parent / "other" / "weights.bin").write_bytes(b"x")
+    assert {place for place, _ in places(verified(run), folder.parent)} == {
+        "other/weights.bin",
+        *(f"deeper/{folder.name}/{name}" for name in ("answers.jsonl", "evaluation.intoto.json", "evaluation.json")),
+    }
+
+
 def test_an_unfinished_evaluation_is_told_and_spoils_no_proof_of_the_run(run: Path) -> None:
     folder = evaluate_run(run)
     (folder / STATEMENT).unlink()
     found = verified(run)
     assert found.faults == ()
     assert any(f"{folder.name}: unfinished" in text for text in found.not_checked)
+    assert not any("evaluation" in text for text in found.checked)
+    evaluate_run(run, "base")
+    assert any(text.startswith("1 evaluation: ") for text in verified(run).checked)
 
 
 def test_who_signed_an_evaluation_is_told_and_spoils_no_proof_of_the_run(run: Path, tmp_path: Path) -> None:
@@ -276,3 +321,15 @@ def test_an_evaluation_that_lies_alone_is_verified_by_its_own_folder(run: Path, 
     assert changed.files is not None
     assert changed.files.changed == ("answers.jsonl",)
     assert len(changed.faults) >= 2
+
+
+@pytest.mark.parametrize("how", [{"deep": True}, {"plan_file": Path("plan.json")}])
+def test_what_needs_the_run_is_refused_of_an_evaluation_that_lies_alone(
+    run: Path, tmp_path: Path, how: dict[str, Any]
+) -> None:
+    alone = evaluate_run(run).rename(tmp_path / "alone")
+    with pytest.raises(Refusal) as refused:
+        verified(alone, **how)
+    [fault] = refused.value.faults
+    assert (fault.exit_code, fault.file) == (ExitCode.USAGE, str(alone))
+    assert "--deep or --plan" in str(fault.found)
