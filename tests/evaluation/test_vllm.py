@@ -91,6 +91,8 @@ def request_of(tmp_path: Path, digits_manifest: Path) -> Any:
             engine="vllm",
             environment_lock_sha256=plan.environment_lock_sha256,
             evaluation_lock_sha256=plan.environment_lock_sha256,
+            frozen_config_sha256=plan.frozen_config_sha256,
+            completion_marker_sha256="b" * 64,
         )
         paths = frozen_paths(file, expected=plan.frozen_config_sha256)
         return EvaluationRequest(label=arm, plan=plan, paths=paths, adapter=adapter, out="o", identity=identity)
