@@ -129,9 +129,9 @@ def test_other_programs_read_it(run: Path, tmp_path: Path) -> None:
     subprocess.run(["tar", "-xf", tmp_path / "run.tar", "--one-top-level=by-tar", "-C", tmp_path], check=True)
     with tarfile.open(tmp_path / "run.tar") as archive:
         assert {(m.mode, m.mtime, m.uid, m.gid, m.uname, m.gname) for m in archive} == {(0o644, 0, 0, 0, "", "")}
-        archive.extractall(tmp_path / "by-python", filter="data")
-    for folder in ("by-tar", "by-python"):
-        assert contents(FolderTree(tmp_path / folder)) == FILES | {long: b"long"}
+        by_python = {member.name: stream.read() for member in archive if (stream := archive.extractfile(member))}
+    assert by_python == FILES | {long: b"long"}
+    assert contents(FolderTree(tmp_path / "by-tar")) == FILES | {long: b"long"}
 
 
 part = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=60).filter(
