@@ -10,6 +10,7 @@ import pytest
 
 from explicit_learning.completion.statement import write_statement
 from explicit_learning.files.hashing import sha256_file
+from explicit_learning.files.jsonl import write_rows
 from explicit_learning.files.tree import FolderTree
 from explicit_learning.verify.verifying import verify_run
 from tests.support.finished_run import Run, plan_document
@@ -135,3 +136,16 @@ def test_files_that_no_part_of_a_run_writes_are_told(run: Path) -> None:
     assert found.faults == ()
     (told,) = [text for text in found.not_checked if "no part of a run writes (3)" in text]
     assert "accounting/rank-9/ledger.jsonl" in told
+
+
+def test_a_mean_reward_and_a_mean_length_that_the_traces_do_not_give(run: Path) -> None:
+    rows = [{"step": step, "reward": 1.0, "completions/mean_length": 64.0} for step in (1, 2, 3)]
+    write_rows(run / "metrics.jsonl", rows)
+    change(run / "training-complete.json", lambda value: value.update(log_history=rows, metrics=rows[-1]))
+    found = faults(run)
+    for name in ("reward", "completions~1mean_length"):
+        assert ("training-complete.json", f"/log_history/0/{name}") in found
+    rows = [row | {"reward": 0.5, "completions/mean_length": 5.5} for row in rows]
+    write_rows(run / "metrics.jsonl", rows)
+    change(run / "training-complete.json", lambda value: value.update(log_history=rows, metrics=rows[-1]))
+    assert faults(run) == []
