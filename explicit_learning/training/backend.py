@@ -8,6 +8,7 @@ end of the token budget.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,17 +84,19 @@ def run(context: RankContext) -> RankOutcome:
         loop.metrics.close()
     if records is not None:
         records.close()
+    uses, peak, reserved = phases.ended()
+    if report is not None:  # the marker has its numbers, and a verification compares it with the launch's end record
+        report = replace(report, peak_memory_bytes=peak, peak_reserved_bytes=reserved)
     return RankOutcome(
         status=loop.status,
         optimizer_step=trainer.state.global_step,
         checkpoint=loop.checkpoint,
         message=BUDGET_IS_SHORT if loop.status == "budget_exhausted" else None,
-        # A report's own numbers: the marker has those, and a verification compares it with the launch's end record.
-        peak_memory_bytes=report.peak_memory_bytes if report else phases.peak_memory_bytes(),
-        peak_reserved_bytes=report.peak_reserved_bytes if report else phases.peak_reserved_bytes(),
+        peak_memory_bytes=peak,
+        peak_reserved_bytes=reserved,
         device_seconds=loop.seconds,
         gpu=rank_gpu(trainer.args.device),
-        phases=phases.uses(),
+        phases=uses,
         report=report,
     )
 

@@ -132,6 +132,14 @@ class Phases:
         self._settle()
         return dict(self._uses)
 
+    def ended(self) -> tuple[dict[PhaseName, PhaseUse], int, int | None]:
+        """Return all that was measured, as of one moment, so that no phase's peak is above the launch's.
+
+        Returns:
+            What each phase has used, the highest memory and the highest reserved memory. Unit: bytes.
+        """
+        return self.uses(), self._memory.peak, self._memory.reserved
+
     def peak_memory_bytes(self) -> int:
         """Return the launch's highest memory so far: allocated on the GPU, or resident on a CPU."""
         self._settle()

@@ -98,6 +98,13 @@ def test_a_peak_that_the_kernel_does_not_tell_is_unknown_and_no_other_one() -> N
     assert phases.peak_memory_bytes() == 70
 
 
+def test_at_the_end_the_highest_phase_has_the_launchs_peak() -> None:
+    phases = Phases(Told(40, 50, 60))  # it grows whenever it is asked
+    assert phases.peak_memory_bytes() == 50
+    uses, peak, reserved = phases.ended()
+    assert (uses["other"].peak_memory_bytes, peak, reserved) == (60, 60, None)
+
+
 def test_what_an_error_interrupts_belongs_to_the_phase_around_it(clock: list[float]) -> None:
     phases = Phases(Told(*[0] * 20))
 
