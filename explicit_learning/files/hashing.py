@@ -15,7 +15,7 @@ from explicit_learning.files.progress import progress
 from explicit_learning.files.regular import open_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
     from typing import BinaryIO
 
@@ -60,13 +60,33 @@ def sha256_stream(stream: BinaryIO, advance: Callable[[int], None] | None = None
 def hash_files(paths: Iterable[Path], *, progress_label: str = "hashing") -> dict[Path, str]:
     """Hash many files at once, with progress when it takes long. hashlib frees the interpreter lock, so threads do.
 
+    Small files go to a thread together: handing over a file of a few kilobytes costs more than hashing it.
+
     Raises:
         OSError: For the first file that cannot be read.
     """
-    files = list(paths)
-    total = sum(path.stat().st_size for path in files)
-    with progress(progress_label, total, "B") as advance, ThreadPoolExecutor(THREADS) as pool:
-        return dict(zip(files, pool.map(lambda path: sha256_file(path, advance), files), strict=True))
+    sizes = {path: path.stat().st_size for path in paths}
+
+    def hashed(batch: list[Path]) -> list[str]:
+        return [sha256_file(path, advance) for path in batch]
+
+    with progress(progress_label, sum(sizes.values()), "B") as advance, ThreadPoolExecutor(THREADS) as pool:
+        digests = [digest for batch in pool.map(hashed, _batches(sizes)) for digest in batch]
+    return dict(zip(sizes, digests, strict=True))
+
+
+def _batches(sizes: dict[Path, int]) -> Iterator[list[Path]]:
+    """Yield the files in their order, as many together as it takes to reach `CHUNK` bytes."""
+    batch: list[Path] = []
+    held = 0
+    for path, size in sizes.items():
+        batch.append(path)
+        held += size
+        if held >= CHUNK:
+            yield batch
+            batch, held = [], 0
+    if batch:
+        yield batch
 
 
 def snapshot_files(folder: Path) -> list[Path]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from explicit_learning.files.canonical import canonical_bytes, sha256_json
-from explicit_learning.files.hashing import hash_files, sha256_file, snapshot, snapshot_sha256
+from explicit_learning.files.hashing import CHUNK, hash_files, sha256_file, snapshot, snapshot_sha256
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,6 +53,28 @@ def test_file_hashes_are_sha256(tmp_path: Path) -> None:
     expected = {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
     assert hash_files(files) == expected
     assert sha256_file(files[3]) == expected[files[3]]
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [10] * 300, [CHUNK - 1, 1, 1], [3, CHUNK, 3], [3, 3 * CHUNK, 9]])
+def test_each_file_has_its_own_hash_whatever_the_sizes(tmp_path: Path, sizes: list[int]) -> None:
+    contents = {tmp_path / f"{number}.bin": bytes([number % 256]) * size for number, size in enumerate(sizes)}
+    for path, content in contents.items():
+        path.write_bytes(content)
+    hashes = hash_files(reversed(contents))
+    assert list(hashes) == list(reversed(contents))
+    assert hashes == {path: hashlib.sha256(content).hexdigest() for path, content in contents.items()}
+
+
+def test_the_first_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    files = [tmp_path / f"{number}.bin" for number in range(50)]
+    for path in files:
+        path.write_bytes(b"text")
+    for number in (31, 30):
+        files[number].unlink()
+        files[number].mkdir()
+    with pytest.raises(OSError) as caught:  # noqa: PT011 - which one is compared
+        hash_files(files)
+    assert caught.value.filename == str(files[30])
 
 
 def make(folder: Path) -> Path:
