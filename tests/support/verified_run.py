@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,11 @@ class VerifiedRun:
     @property
     def folder(self) -> Path:
         return self.run.folder
+
+    def copied(self, folder: Path) -> VerifiedRun:
+        """Return the same run in another folder, to be changed there."""
+        shutil.copytree(self.folder, folder)
+        return dataclasses.replace(self, run=dataclasses.replace(self.run, folder=folder), marks=dict(self.marks))
 
     def launches(self) -> tuple[Launch, ...]:
         return read_launches(self.folder)
