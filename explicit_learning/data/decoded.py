@@ -104,8 +104,10 @@ def _remembered(memory: Path | None, wanted: Container[str]) -> dict[str, Decode
     except (OSError, ValueError):
         return {}
     for line in lines:
+        if line.partition(" ")[0] not in wanted:
+            continue
         fields = line.split()
-        if len(fields) == FIELDS and fields[0] in wanted:
+        if len(fields) == FIELDS:
             decoded = Decoded(pixels=fields[1], transparent=fields[2] == "1", blank=fields[3] == "1")
             if _line(fields[0], decoded) == line:
                 known[fields[0]] = decoded

@@ -7,7 +7,10 @@ where the folder lies, on file times or on the order in which the system lists i
 from __future__ import annotations
 
 import hashlib
+import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.files.canonical import sha256_json
@@ -16,7 +19,6 @@ from explicit_learning.files.regular import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
     from typing import BinaryIO
 
 __all__ = [
@@ -107,9 +109,16 @@ def visible_entries(folder: Path) -> list[Path]:
     Raises:
         OSError: If the folder cannot be read.
     """
-    return sorted(
-        path for path in folder.rglob("*") if not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    )
+    entries: list[Path] = []
+    below = [folder] if folder.is_dir() else []
+    while below:
+        with suppress(PermissionError), os.scandir(below.pop()) as found:
+            for entry in found:
+                if not entry.name.startswith("."):
+                    entries.append(Path(entry.path))
+                    if entry.is_dir(follow_symlinks=False):
+                        below.append(entries[-1])
+    return sorted(entries)
 
 
 def snapshot(folder: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from explicit_learning.files.canonical import canonical_bytes, sha256_json
-from explicit_learning.files.hashing import CHUNK, hash_files, sha256_file, snapshot, snapshot_sha256
+from explicit_learning.files.hashing import CHUNK, hash_files, sha256_file, snapshot, snapshot_sha256, visible_entries
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,6 +97,21 @@ def test_a_snapshot_does_not_depend_on_the_place_or_on_hidden_files(tmp_path: Pa
     (two / ".cache").mkdir()
     (two / ".cache" / "junk").write_text("x")
     assert snapshot_sha256(one) == snapshot_sha256(two)
+
+
+def test_entries_are_listed_sorted_without_hidden_ones_and_links_are_not_followed(tmp_path: Path) -> None:
+    folder = make(tmp_path / "one")
+    (folder / "sub" / ".hidden").write_text("x")
+    (folder / ".git").mkdir()
+    (folder / ".git" / "config").write_text("x")
+    (folder / "sub" / "link").symlink_to(make(tmp_path / "elsewhere"))
+    (folder / "loop").symlink_to(folder)
+    (folder / "broken").symlink_to(folder / "missing")
+    (folder / "sub-1").write_text("x")  # a text sorts it before "sub/a.txt", a path after it
+    names = ["b.txt", "broken", "loop", "sub", "sub/a.txt", "sub/link", "sub-1"]
+    assert visible_entries(folder) == [folder / name for name in names]
+    assert visible_entries(tmp_path / "missing") == []
+    assert visible_entries(folder / "b.txt") == []
 
 
 @pytest.mark.parametrize("change", ["content", "name", "extra", "missing"])
