@@ -5,12 +5,17 @@ from __future__ import annotations
 import shutil
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from explicit_learning.data import decoded
 from explicit_learning.data.digits import Size, write_dataset
 from explicit_learning.files.resources import ASSETS
 from explicit_learning.freeze.draft_data import MANIFEST, write_digits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SMALL_DIGITS = Size(sft_items=120, slot_groups=10, evaluation_groups=10)
 
@@ -20,6 +25,15 @@ def pytest_configure() -> None:
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_image_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Remember the images of tests in a folder of their own: the user's would grow with every session."""
+    folder = tmp_path_factory.mktemp("remembered")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoded, "cache_folder", lambda: folder)
+        yield
 
 
 @pytest.fixture(scope="session")
