@@ -27,6 +27,7 @@ from explicit_learning.verify.files import FileSet, compare_files, file_faults, 
 from explicit_learning.verify.interruptions import interruption_faults
 from explicit_learning.verify.launch_facts import launch_faults
 from explicit_learning.verify.measurements import REPEATED, measurement_faults
+from explicit_learning.verify.model_card import card_faults
 from explicit_learning.verify.reachable import Reachable, reach
 from explicit_learning.verify.record import read_record
 from explicit_learning.verify.statement import (
@@ -185,6 +186,7 @@ class _Verifier:
         statement, files = self._statement(record, hashes)
         self._part(lambda: consistency_faults(tree, record, hashes))
         self._part(lambda: interruption_faults(tree, record, hashes))
+        self._part(lambda: card_faults(tree, record))
         self._tell_documents(record)
         if record.comparison is not None:
             self.not_checked.append(UNINTERRUPTED_RUN)

@@ -85,6 +85,7 @@ CONTRADICTED = {
     "other gold answer": ("accounting/", "/gold"),
     "row dropped, counts adjusted": ("accounting", "/generations"),
     "set-aside rows removed": ("events.jsonl", "/data/stored"),
+    "model card": ("final-adapter/README.md:", ""),
     "digest in a resume audit": ("resume-audits/", "/ranks/0/components"),
 }
 

@@ -438,7 +438,7 @@ FORGERIES: dict[str, Forgery] = {
     "resume audit removed": Forgery(apply=audit_removed, complete="all"),
     "base weights, marker alone": Forgery(apply=base_weights),
     "base weights, all digests": Forgery(apply=base_weights_everywhere, complete="all"),
-    "model card": Forgery(apply=model_card, complete="all"),
+    "model card": Forgery(apply=model_card),
     **{
         name: Forgery(
             apply=apply, complete="all" if name in COMPLETE_ROWS else "none", needs_inputs=name in ROWS_OF_INPUTS
