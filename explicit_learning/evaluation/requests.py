@@ -305,7 +305,7 @@ def _ended_in_order() -> Iterator[None]:
 
 def _started_with(run: Path) -> Path:
     """Return the plan file that the newest launch of a run names."""
-    events, _ = read_events(FolderTree(run))
+    events, _ = read_events(FolderTree(run), "gates")
     named = [record.plan_file for record in gates_records(events) if record.plan_file]
     path = Path(named[-1]) if named else None
     context = Context(gate="evaluation", file=str(run), fix="name the plan that the run was started with: --plan PLAN")

@@ -319,6 +319,7 @@ class _Verifier:
             marks=record.marks,
             boundary=record.boundary,
             launches=record.launches,
+            events=record.events,
             slots=reachable.slots,
             model=reachable.model,
         )

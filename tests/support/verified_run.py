@@ -15,6 +15,7 @@ from explicit_learning.files.tree import FolderTree
 from explicit_learning.rewards import score
 from explicit_learning.rundir.checkpoint_mark import read_mark
 from explicit_learning.rundir.completion_marker import read_marker
+from explicit_learning.rundir.events import read_events
 from explicit_learning.rundir.launches import read_launches
 from explicit_learning.verify.accounting.recomputing import AccountingAnswer, accounting_faults
 from tests.support.finished_run import RANKS, SLOTS, Run, plan_document, row
@@ -120,6 +121,7 @@ class VerifiedRun:
             "marks": {} if consistent else self.marks,
             "boundary": None,
             "launches": self.launches(),
+            "events": read_events(tree, "set-aside")[0],
             "slots": SLOTS,
             "model": MODEL,
         }

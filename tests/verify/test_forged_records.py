@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from explicit_learning.completion.card import CardRecords, model_card
 from explicit_learning.completion.statement import write_statement
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.jsonl import write_rows
 from explicit_learning.files.tree import FolderTree
+from explicit_learning.plan.reading import load_plan
+from explicit_learning.rundir.completion_marker import read_marker
+from explicit_learning.rundir.launches import read_launches
+from explicit_learning.rundir.run_manifest import read_run_manifest
 from explicit_learning.verify.verifying import verify_run
 from tests.support.finished_run import Run, plan_document
 from tests.support.lifecycle import finish, stopped
@@ -65,14 +70,18 @@ def repair(run: Path) -> None:
         if name in ends:
             change(ends[name], lambda value, s=sha256: value.update(start_sha256=s))
     newest = sha256_file(run / "launches/launch-2.json")
+    change(run / "run-manifest.json", lambda value: value.update(last_launch_sha256=newest))
     change(marker, lambda value: value["checkpoints"].clear())
+    records = CardRecords.of_complete_run(
+        load_plan(run / "plan.json"), read_run_manifest(run), read_launches(run), read_marker(run)
+    )
+    (run / "final-adapter/README.md").write_text(model_card(records))
     change(
         marker,
         lambda value: value["adapter"]["files"].update(
             {path.name: sha256_file(path) for path in (run / "final-adapter").iterdir()}
         ),
     )
-    change(run / "run-manifest.json", lambda value: value.update(last_launch_sha256=newest))
     sha256 = sha256_file(marker)
     change(run / "run-manifest.json", lambda value: value["completion"].update(completion_marker_sha256=sha256))
     write_statement(run, None)
