@@ -333,4 +333,7 @@ class Run:
         metrics = self.folder / "metrics.jsonl"
         if reports and not metrics.exists():
             write_rows(metrics, reports[0].log_history)
-        return [RankOutcome(status="completed", optimizer_step=STEPS, report=report) for report in reports]
+        last = f"checkpoint-{STEPS}"
+        return [
+            RankOutcome(status="completed", optimizer_step=STEPS, checkpoint=last, report=report) for report in reports
+        ]
