@@ -25,6 +25,7 @@ from explicit_learning.verify.evaluations import check_evaluation, check_evaluat
 from explicit_learning.verify.files import FileSet, compare_files, file_faults, other_entries, strange_faults
 from explicit_learning.verify.interruptions import interruption_faults
 from explicit_learning.verify.launch_facts import launch_faults
+from explicit_learning.verify.log_rows import log_faults
 from explicit_learning.verify.measurements import REPEATED, measurement_faults
 from explicit_learning.verify.model_card import card_faults
 from explicit_learning.verify.reachable import Reachable, reach
@@ -185,6 +186,8 @@ class _Verifier:
         self._part(lambda: consistency_faults(tree, record, hashes))
         self._part(lambda: interruption_faults(tree, record, hashes))
         self._part(lambda: card_faults(tree, record))
+        if (planned := record.plan) is not None and (marker := record.marker) is not None:
+            self._part(lambda: log_faults(tree, planned, marker))
         self._tell_documents(record)
         if record.comparison is not None:
             self.not_checked.append(UNINTERRUPTED_RUN)

@@ -114,6 +114,8 @@ class VerifiedRun:
                 truncated_by_rank=tuple(part.truncated for part in recounts),
             )
             marker = dataclasses.replace(marker, counts=counts, accounting=tuple(part.frontiers for part in recounts))
+        if marker is not None:  # the log is compared in tests of its own
+            marker = dataclasses.replace(marker, log_history=())
         arguments: dict[str, Any] = {
             "tree": tree,
             "plan": self.run.plan,

@@ -13,7 +13,6 @@ from explicit_learning.completion.envelope import wrap
 from explicit_learning.completion.statement import build_statement, write_statement
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.hashing import sha256_file
-from explicit_learning.files.jsonl import write_rows
 from explicit_learning.files.tree import FolderTree, hash_tree
 from explicit_learning.plan.reading import load_plan
 from explicit_learning.rundir import layout
@@ -206,13 +205,6 @@ def test_metrics_that_were_removed(run: Path) -> None:
     assert ("metrics.jsonl", None) in faults(run)
 
 
-def test_a_log_with_a_step_twice(run: Path) -> None:
-    rows = (run / "metrics.jsonl").read_text().splitlines()
-    (run / "metrics.jsonl").write_text("\n".join([*rows, rows[-1], ""]))
-    change(run / "training-complete.json", lambda value: value["log_history"].append(value["log_history"][-1]))
-    assert ("training-complete.json", "/log_history") in faults(run)
-
-
 STRANGE = (
     "foo.bin",
     "accounting/rank-9/ledger.jsonl",
@@ -251,16 +243,3 @@ def test_a_run_with_a_strange_file_gets_no_statement(run: Path) -> None:
     (fault,) = refusal.value.faults
     assert (fault.file, fault.exit_code) == (str(run / "slurm-12.out"), ExitCode.OUTPUT)
     assert not (run / layout.statement_file()).exists()
-
-
-def test_a_mean_reward_and_a_mean_length_that_the_traces_do_not_give(run: Path) -> None:
-    rows = [{"step": step, "reward": 1.0, "completions/mean_length": 64.0} for step in (1, 2, 3)]
-    write_rows(run / "metrics.jsonl", rows)
-    change(run / "training-complete.json", lambda value: value.update(log_history=rows, metrics=rows[-1]))
-    found = faults(run)
-    for name in ("reward", "completions~1mean_length"):
-        assert ("training-complete.json", f"/log_history/0/{name}") in found
-    rows = [row | {"reward": 0.5, "completions/mean_length": 5.5} for row in rows]
-    write_rows(run / "metrics.jsonl", rows)
-    change(run / "training-complete.json", lambda value: value.update(log_history=rows, metrics=rows[-1]))
-    assert faults(run) == []

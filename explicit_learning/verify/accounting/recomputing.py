@@ -27,8 +27,8 @@ from explicit_learning.rundir import layout
 from explicit_learning.rundir.owner import ACCOUNTING
 from explicit_learning.verify.accounting.discarded_rows import check_stored_rows, event_faults, file_faults, untold
 from explicit_learning.verify.accounting.frontiers import claims_of_run, frontier_faults, rank_faults
+from explicit_learning.verify.accounting.logged_scores import StepScores, score_faults
 from explicit_learning.verify.accounting.order import RankOrder, schedule_faults, seed_faults
-from explicit_learning.verify.accounting.ratios import ScoreCounts, ratio_faults
 from explicit_learning.verify.accounting.trace_rows import TraceRows
 
 if TYPE_CHECKING:
@@ -111,8 +111,16 @@ def accounting_faults(
     if not launches:
         result.not_checked.append("launches not known: the commits of trace rows were not compared")
     rows = TraceRows(plan, launches=launches, slots=own, decoder=decoder)
-    whole = _Verification(tree=tree, plan=plan, marker=marker, events=events, slots=own, rows=rows, result=result)
-    whole.run(marks, boundary)
+    _Verification(
+        tree=tree,
+        plan=plan,
+        marker=marker,
+        events=events,
+        slots=own,
+        rows=rows,
+        scores=StepScores(plan),
+        result=result,
+    ).run(marks, boundary)
     if decoder is not None:
         result.checked.append("the text of each completion against its token ids")
     return result
@@ -155,7 +163,7 @@ class _Verification:
     slots: Sequence[SlotRow] | None
     rows: TraceRows
     result: AccountingAnswer
-    scores: ScoreCounts = field(default_factory=ScoreCounts)
+    scores: StepScores
 
     @property
     def faults(self) -> list[Fault]:
@@ -218,7 +226,7 @@ class _Verification:
     def _ratios(self) -> None:
         """Compare the marker's log with the traces."""
         if self.marker is not None:
-            self.faults.extend(ratio_faults(self.tree, self.marker, self.scores, CONTEXT))
+            self.faults.extend(score_faults(self.tree, self.plan, self.marker, self.scores, CONTEXT))
 
     def _tell(self, recounts: Sequence[RankRecount]) -> None:
         rows, tokens = sum(part.trace_rows for part in recounts), sum(part.tokens for part in recounts)
