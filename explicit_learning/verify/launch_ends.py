@@ -76,6 +76,11 @@ def _rank(file: str, plan: Plan, launch: Launch, rank: RankEnd) -> Iterator[Faul
     if not launch.start.step <= step <= planned or (step % cycle.iterations and step != planned):
         between = f"a step from {launch.start.step} to {planned} at which a checkpoint is saved"
         yield CONTEXT.fault(file=file, pointer=f"{pointer}/checkpoint", found=f"step {step}", expected=between)
+    for name, use in (rank.phases or {}).items():
+        if use.peak_memory_bytes is not None and use.peak_memory_bytes > (rank.peak_memory_bytes or 0):
+            at, most = f"{pointer}/phases/{name}/peak_memory_bytes", found_text(rank.peak_memory_bytes)
+            told = f"at most {most}, the rank's peak_memory_bytes"
+            yield CONTEXT.fault(file=file, pointer=at, found=str(use.peak_memory_bytes), expected=told)
     if rank.status == "completed":
         yield from _different(file, f"{pointer}/checkpoint", step, planned, "the last step, which it completed")
         yield from _different(file, f"{pointer}/message", rank.message, None, "for nothing went wrong")

@@ -136,6 +136,11 @@ ENDS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no checkpoint": ({}, {"checkpoint": None}, "/ranks/1/optimizer_step"),
     "a step beyond the plan": ({}, {"checkpoint": "checkpoint-9", "optimizer_step": 9}, "/ranks/1/checkpoint"),
     "completed before the last step": ({"exit_code": 0}, {"status": "completed"}, "/ranks/0/checkpoint"),
+    "a phase with more memory": (
+        {},
+        {"phases": {"load": {"seconds": 1.0, "peak_memory_bytes": 9}}, "peak_memory_bytes": 8},
+        "/ranks/0/phases/load/peak_memory_bytes",
+    ),
     "completed earlier": (
         {"exit_code": 0},
         {"status": "completed", "checkpoint": "checkpoint-3", "optimizer_step": 3},

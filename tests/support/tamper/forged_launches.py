@@ -139,7 +139,7 @@ LAUNCHES: dict[str, Forgery] = {
     "library in every launch": Forgery(
         apply=library_always,
         complete="all",
-        why="only the machine knows what it had installed; the lock names packages, and not what Python's own are",
+        why="only the machine knows what it had installed; the lock of the plan is not in the run directory",
     ),
     "CPU in one launch": Forgery(apply=cpu_once),
     "GPUs of the machine": Forgery(
@@ -164,7 +164,7 @@ LAUNCHES: dict[str, Forgery] = {
     "setting in one launch": Forgery(
         apply=setting_once,
         complete="all",
-        why="only the launch saw its environment, and the settings that change nothing are recorded once",
+        why="only the launch saw its environment variables",
     ),
     "accepted changes": Forgery(apply=accept_changes),
     "first launch removed": Forgery(apply=first_launch_removed),
