@@ -8,7 +8,6 @@ field: a run must name its code.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import subprocess
 from dataclasses import replace
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.errors import Context, ExitCode, Refusal, found_text
 from explicit_learning.files.canonical import sha256_json
+from explicit_learning.files.child_environment import child_environment
 from explicit_learning.files.hashing import hash_files, snapshot_files
 from explicit_learning.files.resources import ROOT
 from explicit_learning.files.strict_json import load_json
@@ -194,7 +194,7 @@ def _git(context: Context, root: Path, *arguments: str) -> str:
     Returns:
         What git prints; nothing if a ``--quiet`` question has no answer.
     """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment = {name: value for name, value in child_environment().items() if not name.startswith("GIT_")}
     environment |= {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_CEILING_DIRECTORIES": str(root.resolve().parent)}
     command = ["git", "-c", f"safe.directory={root.resolve()}", "-C", str(root), *arguments]
     context = replace(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from explicit_learning.completion.lifecycle import after_ranks
+from explicit_learning.completion.marker import last_values
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.hashing import sha256_file, snapshot
@@ -89,7 +90,8 @@ def test_an_rl_run_completes(rl: Run) -> None:
     assert marker.compute == Compute(
         forwards=40, sampling_forwards=132, scored_tokens=480, device_seconds=3.0, runtime_seconds=1.5
     )
-    assert marker.metrics == {"step": 2, "loss": 0.25, "reward": None}
+    assert marker.metrics == last_values(marker.log_history)
+    assert (marker.metrics["step"], marker.metrics["loss"]) == (3, 0.25)
     assert marker.zero_gradient_steps == (2,)
     assert kinds(rl) == ["gates", "launch", "exit"]
 

@@ -39,6 +39,7 @@ from explicit_learning.rundir.rank_report import (
     SamplerAgreement,
     TrainableParameter,
 )
+from tests.support.honest_log import honest_log
 from tests.support.machines import COMMIT, MACHINE
 from tests.support.plans import plan_with
 
@@ -277,9 +278,14 @@ class Run:
             "kernel_checks": None,
             "layer_functions": {"chunk_gated_delta_rule": "model.torch_chunk_gated_delta_rule"},
             "loss_terms": {"cross_entropy" if self.is_sft else "policy": acted},
-            "log_history": ({"step": 1, "loss": 0.5, "reward": None}, {"step": 2, "loss": 0.25}),
         }
-        return [RankReport(rank=rank, **(values | changes)) for rank in range(RANKS)]
+        values |= changes
+        if "log_history" not in values:
+            zero, rollouts = values["zero_gradient_steps"], values["rollouts"]
+            probes = () if rollouts is None else rollouts.probes
+            log = honest_log(self.plan, self.folder, probes=probes, zero_gradient_steps=zero)
+            values["log_history"] = log
+        return [RankReport(rank=rank, **values) for rank in range(RANKS)]
 
     def _rollouts(self) -> RolloutReport:
         """Return what sampled, with the plan's probes."""
@@ -333,4 +339,7 @@ class Run:
         metrics = self.folder / "metrics.jsonl"
         if reports and not metrics.exists():
             write_rows(metrics, reports[0].log_history)
-        return [RankOutcome(status="completed", optimizer_step=STEPS, report=report) for report in reports]
+        last = f"checkpoint-{STEPS}"
+        return [
+            RankOutcome(status="completed", optimizer_step=STEPS, checkpoint=last, report=report) for report in reports
+        ]
