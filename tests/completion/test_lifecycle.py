@@ -14,6 +14,7 @@ from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.hashing import sha256_file, snapshot
 from explicit_learning.files.tree import FolderTree
 from explicit_learning.files.typed_json import to_json
+from explicit_learning.rundir.checkpoint_files import checkpoint_files
 from explicit_learning.rundir.completion_marker import Compute, Memory, read_marker
 from explicit_learning.rundir.events import read_events
 from explicit_learning.rundir.outcome import RankOutcome
@@ -74,12 +75,7 @@ def test_an_rl_run_completes(rl: Run) -> None:
     assert set(marker.adapter.files) == {"README.md", "adapter_config.json", "adapter_model.safetensors"}
     (checkpoint,) = marker.checkpoints
     assert checkpoint.mark_sha256 == sha256_file(rl.folder / "checkpoint-3" / "complete.json")
-    assert checkpoint.files.keys() == {
-        "accounting/rank-0.json",
-        "accounting/rank-1.json",
-        "adapter_model.safetensors",
-        "trainer_state.json",
-    }
+    assert checkpoint.files.keys() == checkpoint_files(rl.plan)
     assert marker.identities.final_adapter_tensors_sha256 == marker.adapter.tensors_sha256
     tensors = {"lora_A": {"shape": [2, 3], "dtype": "float32"}}
     assert to_json(marker.parameters) == {"trainable": 6, "tensors": tensors, "sha256": sha256_json(tensors)}

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from safetensors.numpy import save_file
 
 from explicit_learning.accounting.binding import Binding
 from explicit_learning.accounting.frontier import RankFrontiers
@@ -24,7 +20,6 @@ from explicit_learning.data.slots import slot_manifest_sha256
 from explicit_learning.files.canonical import canonical_bytes
 from explicit_learning.files.jsonl import write_rows
 from explicit_learning.files.typed_json import from_json, to_json
-from explicit_learning.model_files.tensors import file_tensors_sha256
 from explicit_learning.plan.probes import planned_probes
 from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
 from explicit_learning.rundir.checkpoint_mark import seal_checkpoint, write_rank_frontiers
@@ -39,6 +34,7 @@ from explicit_learning.rundir.rank_report import (
     SamplerAgreement,
     TrainableParameter,
 )
+from tests.support.checkpoint_documents import TRAINED, write_adapter, write_checkpoint_files
 from tests.support.machines import COMMIT, MACHINE
 from tests.support.plans import plan_with
 
@@ -215,11 +211,10 @@ class Run:
         return ends
 
     def checkpoint(self, step: int, frontiers: Sequence[RankFrontiers] = (), *, seal: bool = True) -> Path:
-        """Write a checkpoint with two files."""
+        """Write a checkpoint with every file that a real one has."""
         folder = self.folder / f"checkpoint-{step}"
         folder.mkdir()
-        save_file({"w": np.full((2, 2), step, dtype=np.float32)}, folder / "adapter_model.safetensors")
-        (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+        write_checkpoint_files(folder, self.plan, step, self.reports("0" * 64)[: self.plan.hardware.world_size])
         for rank_frontiers in frontiers:
             write_rank_frontiers(folder, rank_frontiers)
         if seal:
@@ -227,22 +222,11 @@ class Run:
             seal_checkpoint(folder, self.plan, step=step, run_manifest_sha256=self.preparation.run_manifest_sha256)
         return folder
 
-    def save_adapter(self, value: float = 0.5) -> str:
+    def save_adapter(self, value: float = TRAINED) -> str:
         """Write the final adapter and return its tensor digest."""
         folder = self.folder / "final-adapter"
         folder.mkdir()
-        save_file({"lora_A": np.full((2, 3), value, dtype=np.float32)}, folder / "adapter_model.safetensors")
-        lora = self.plan.lora
-        config = {
-            "peft_type": "LORA",
-            "task_type": lora.task_type,
-            "bias": lora.bias,
-            "r": lora.rank,
-            "lora_alpha": lora.alpha,
-            "target_modules": ["lora_A"],
-        }
-        (folder / "adapter_config.json").write_bytes(canonical_bytes(config))
-        return file_tensors_sha256(folder / "adapter_model.safetensors")
+        return write_adapter(folder, self.plan, value)
 
     def reports(self, tensors: str, **changes: Any) -> list[RankReport]:
         """Return what honest ranks would report."""

@@ -23,6 +23,13 @@ from explicit_learning.model_files.tensors import file_tensors_sha256
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
 from explicit_learning.rundir.checkpoint_mark import seal_checkpoint, write_rank_frontiers
 from explicit_learning.rundir.checkpoints import rotate_checkpoints, set_aside_folder
+from explicit_learning.rundir.counters import (
+    StoredCounters,
+    TrainerCounters,
+    load_counters,
+    require_own_counters,
+    save_counters,
+)
 from explicit_learning.rundir.events import append_event
 from explicit_learning.rundir.layout import (
     ADAPTER_WEIGHTS,
@@ -34,13 +41,6 @@ from explicit_learning.rundir.layout import (
 )
 from explicit_learning.rundir.state_digests import StateDigests, write_state_digests
 from explicit_learning.training.collectives import barrier
-from explicit_learning.training.counters import (
-    StoredCounters,
-    TrainerCounters,
-    load_counters,
-    require_own_counters,
-    save_counters,
-)
 from explicit_learning.training.forwards import count_forwards
 from explicit_learning.training.policy import ADAPTER
 from explicit_learning.training.rows_ahead import BatchesAhead, RowsAhead

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from explicit_learning.model_files.tensors import tensors_sha256, tree_tensors
 from explicit_learning.rundir import layout
 from tests.support.tamper.documents import document, edit, replace_text
+from tests.support.tamper.forged_checkpoints import CHECKPOINTS
 from tests.support.tamper.forged_rows import COMPLETE_ROWS, ROWS, ROWS_OF_INPUTS
 
 if TYPE_CHECKING:
@@ -439,6 +440,7 @@ FORGERIES: dict[str, Forgery] = {
     "base weights, marker alone": Forgery(apply=base_weights),
     "base weights, all digests": Forgery(apply=base_weights_everywhere, complete="all"),
     "model card": Forgery(apply=model_card, complete="all"),
+    **{name: Forgery(apply=apply) for name, apply in CHECKPOINTS.items()},
     **{
         name: Forgery(
             apply=apply, complete="all" if name in COMPLETE_ROWS else "none", needs_inputs=name in ROWS_OF_INPUTS
