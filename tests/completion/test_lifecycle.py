@@ -83,7 +83,7 @@ def test_an_rl_run_completes(rl: Run) -> None:
     assert marker.launches.measured == 1
     assert marker.memory == Memory(peak_bytes_by_rank=(1000, 1000), peak_reserved_bytes_by_rank=(None, None))
     assert marker.compute == Compute(
-        forwards=40, sampling_forwards=132, scored_tokens=480, device_seconds=3.0, runtime_seconds=1.5
+        forwards=40, sampling_forwards=36, scored_tokens=480, device_seconds=3.0, runtime_seconds=1.5
     )
     assert marker.metrics == {"step": 2, "loss": 0.25, "reward": None}
     assert marker.zero_gradient_steps == (2,)
@@ -139,7 +139,7 @@ def test_an_sft_run_completes_with_nulls_where_nothing_was_sampled(sft: Run) -> 
     }
     assert counts == expected
     assert (marker.accounting, marker.reward, marker.objective) == ((), None, None)
-    assert (marker.compute.forwards, marker.compute.sampling_forwards) == (40, None)
+    assert (marker.compute.forwards, marker.compute.sampling_forwards) == (6, None)
 
 
 def test_a_log_that_was_removed_or_damaged_keeps_no_finished_run_from_its_marker(rl: Run) -> None:

@@ -16,7 +16,7 @@ from explicit_learning.model_files.tensors import file_tensors_sha256
 from explicit_learning.plan.geometry import Geometry
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.checkpoint_files import has_reference
-from explicit_learning.rundir.counters import Counters, StoredCounters, TrainerCounters, save_counters
+from explicit_learning.rundir.counters import Counters, StoredCounters, TrainerCounters, counters_sha256, save_counters
 from explicit_learning.rundir.state_digests import StateDigests, write_state_digests
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from explicit_learning.rundir.rank_report import RankReport
 
 TRAINED = 0.5  # every value of the final adapter
-OTHER_COMPONENTS = ("optimizer", "scheduler", "counters", "random_python", "random_numpy", "random_torch")
+OTHER_COMPONENTS = ("optimizer", "scheduler", "random_python", "random_numpy", "random_torch")
 
 
 def write_adapter(folder: Path, plan: Plan, value: float) -> str:
@@ -74,8 +74,10 @@ def write_checkpoint_files(folder: Path, plan: Plan, step: int, reports: Sequenc
         (folder / name).write_bytes(torch_file(name))
         last = max((row["step"] for row in log), default=0)
         trainer = TrainerCounters(loss_sum=0.0, last_logged=last, metrics={}, total_tokens=0)
-        save_counters(folder, report.rank, StoredCounters(loop=counted(plan, step, report), trainer=trainer))
-        write_state_digests(folder, StateDigests(rank=report.rank, step=step, components=components))
+        counters = StoredCounters(loop=counted(plan, step, report), trainer=trainer)
+        save_counters(folder, report.rank, counters)
+        components["counters"] = counters_sha256(counters, plan, step=step)
+        write_state_digests(folder, StateDigests(rank=report.rank, step=step, components=dict(components)))
 
 
 def torch_file(name: str) -> bytes:
@@ -105,7 +107,7 @@ def counted(plan: Plan, step: int, report: RankReport) -> Counters:
         values |= {
             "sampling_forwards": _share(report.sampling_forwards or 0, plan, step),
             "compared_tokens": tokens,
-            "log_prob_differences": tokens * (agreement.mean or 0.0),
+            "log_prob_differences": tokens * 1e-7,
             "largest_log_prob_difference": agreement.largest,
             "probes": tuple(probe for probe in report.rollouts.probes if probe.step <= step),
         }

@@ -233,6 +233,9 @@ class Run:
         completions = STEPS * BATCH * RANKS
         steps = self.plan.optimisation.max_steps
         rows = steps * BATCH * RANKS
+        tokens = changes.get("sampled_tokens", completions // 2 * 11)
+        total_difference = tokens * 1e-7
+        agreement = SamplerAgreement(tokens=tokens, mean=total_difference / tokens, largest=1e-6)
         acted = LossTerm(called=steps * RANKS, finite=True, gradient=True)
         values: dict[str, Any] = {
             "world_size": RANKS,
@@ -240,10 +243,10 @@ class Run:
             "records": rows if self.is_sft else rows // GENERATIONS,
             "records_left_out": 7 if self.is_sft else None,
             "sft_loss_tokens": 480 if self.is_sft else None,
-            "sampled_tokens": None if self.is_sft else completions // 2 * 11,
+            "sampled_tokens": None if self.is_sft else tokens,
             "completions": None if self.is_sft else completions,
-            "forwards": 20,
-            "sampling_forwards": None if self.is_sft else 66,
+            "forwards": steps if self.is_sft else 20,
+            "sampling_forwards": None if self.is_sft else steps * max(5 + each for each in range(GENERATIONS)),
             "scored_tokens": 240,
             "trainable_parameters": {"lora_A": TrainableParameter(shape=(2, 3), dtype="float32")},
             "initial_adapter_tensors_sha256": "2" * 64,
@@ -256,7 +259,7 @@ class Run:
             "gpu": None,
             "unchanged_adapter_steps": (),
             "zero_gradient_steps": (2,),
-            "sampler_agreement": None if self.is_sft else SamplerAgreement(tokens=240, mean=1e-7, largest=1e-6),
+            "sampler_agreement": None if self.is_sft else agreement,
             "rollouts": None if self.is_sft else self._rollouts(),
             "kernel_checks": None,
             "layer_functions": {"chunk_gated_delta_rule": "model.torch_chunk_gated_delta_rule"},

@@ -32,9 +32,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run.checkpoint(1, saved)
     after_ranks(run.launch_manifest(), [stopped(1)] * 2)
     run.prepare()
-    run.sample(range(1, 3), frontiers=saved)
+    run.checkpoint(3, run.sample(range(1, 3), frontiers=saved))
     assert finish(run) == 0
-    shutil.rmtree(run.folder / "checkpoint-1")
     return run.folder
 
 
@@ -47,6 +46,29 @@ def change(file: Path, edit: Callable[[Any], object]) -> None:
     value = json.loads(file.read_bytes())
     edit(value)
     file.write_text(json.dumps(value))
+
+
+def sealed(folder: Path) -> dict[str, Any]:
+    """List a checkpoint's files in its mark again, and return what the marker then says of it."""
+    mark = folder / "complete.json"
+    files = {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path != mark
+    }
+    change(mark, lambda value: value.update(files=files))
+    hashes = {name: entry["sha256"] for name, entry in files.items()}
+    step = int(folder.name.partition("-")[2])
+    return {"name": folder.name, "step": step, "mark_sha256": sha256_file(mark), "files": hashes}
+
+
+def write_log(run: Path, rows: list[dict[str, Any]]) -> None:
+    """Tell another log wherever it is told."""
+    write_rows(run / "metrics.jsonl", rows)
+    change(run / "training-complete.json", lambda value: value.update(log_history=rows, metrics=rows[-1]))
+    for step in (1, 3):
+        own = [row for row in rows if row["step"] <= step]
+        change(run / f"checkpoint-{step}/trainer_state.json", lambda value, own=own: value.update(log_history=own))
 
 
 def repair(run: Path) -> None:
@@ -65,7 +87,7 @@ def repair(run: Path) -> None:
         if name in ends:
             change(ends[name], lambda value, s=sha256: value.update(start_sha256=s))
     newest = sha256_file(run / "launches/launch-2.json")
-    change(marker, lambda value: value["checkpoints"].clear())
+    change(marker, lambda value: value.update(checkpoints=[sealed(run / f"checkpoint-{step}") for step in (1, 3)]))
     change(
         marker,
         lambda value: value["adapter"]["files"].update(
@@ -139,13 +161,10 @@ def test_files_that_no_part_of_a_run_writes_are_told(run: Path) -> None:
 
 
 def test_a_mean_reward_and_a_mean_length_that_the_traces_do_not_give(run: Path) -> None:
-    rows = [{"step": step, "reward": 1.0, "completions/mean_length": 64.0} for step in (1, 2, 3)]
-    write_rows(run / "metrics.jsonl", rows)
-    change(run / "training-complete.json", lambda value: value.update(log_history=rows, metrics=rows[-1]))
+    rows = [{"step": step, "loss": 0.5, "reward": 1.0, "completions/mean_length": 64.0} for step in (1, 2)]
+    write_log(run, rows)
     found = faults(run)
     for name in ("reward", "completions~1mean_length"):
         assert ("training-complete.json", f"/log_history/0/{name}") in found
-    rows = [row | {"reward": 0.5, "completions/mean_length": 5.5} for row in rows]
-    write_rows(run / "metrics.jsonl", rows)
-    change(run / "training-complete.json", lambda value: value.update(log_history=rows, metrics=rows[-1]))
+    write_log(run, [row | {"reward": 0.5, "completions/mean_length": 5.5} for row in rows])
     assert faults(run) == []
