@@ -52,7 +52,7 @@ def torch_file_faults(tree: Tree, folder: str, plan: Plan) -> Iterator[Fault]:
 
 
 def _wrong(stream: BinaryIO, size: int) -> str | None:
-    """Return why a file is no whole archive of stored parts with data.
+    """Return why a file is not a whole archive of stored parts with data; ``None`` if it is one.
 
     Args:
         stream: The file.

@@ -218,9 +218,13 @@ class Run:
         for rank_frontiers in frontiers:
             write_rank_frontiers(folder, rank_frontiers)
         if seal:
-            assert self.preparation is not None
-            seal_checkpoint(folder, self.plan, step=step, run_manifest_sha256=self.preparation.run_manifest_sha256)
+            self.seal(folder, step)
         return folder
+
+    def seal(self, folder: Path, step: int) -> None:
+        """Seal a checkpoint, whatever it holds."""
+        assert self.preparation is not None
+        seal_checkpoint(folder, self.plan, step=step, run_manifest_sha256=self.preparation.run_manifest_sha256)
 
     def save_adapter(self, value: float = TRAINED) -> str:
         """Write the final adapter and return its tensor digest."""
