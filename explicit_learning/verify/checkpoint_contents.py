@@ -7,6 +7,7 @@ marker tells the same of the run's end. The digests of adapters and counters can
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from explicit_learning.errors import Context, Refusal
@@ -27,7 +28,7 @@ from explicit_learning.verify.adapter_files import (
 from explicit_learning.verify.contradictions import contradiction
 from explicit_learning.verify.record import checkpoints_of
 from explicit_learning.verify.torch_files import torch_file_faults
-from explicit_learning.verify.trainer_state import trainer_state_faults
+from explicit_learning.verify.trainer_state import continued_log_faults, trainer_state_faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -58,17 +59,26 @@ def checkpoint_faults(
     """
     if marker is not None:
         yield from _complete(tree, plan)
+    folders = [folder for folder in marks if f"{folder}/{layout.TRAINER_STATE}" in tree.files]
     for folder, mark in marks.items():
         parts: list[Callable[[], Iterable[Fault]]] = [
             partial(_adapters_and_state, tree, folder, mark.step, plan, marker),
-            partial(trainer_state_faults, tree, folder, mark.step, plan, marker),
         ]
+        if folder in folders:
+            parts.append(partial(trainer_state_faults, tree, folder, mark.step, plan, marker))
         for part in parts:
-            try:
-                yield from part()
-            except Refusal as refusal:
-                yield from refusal.faults
+            yield from _tried(part)
         yield from torch_file_faults(tree, folder, plan)
+    for before, folder in pairwise(folders):
+        yield from _tried(partial(continued_log_faults, tree, folder, before))
+
+
+def _tried(part: Callable[[], Iterable[Fault]]) -> Iterator[Fault]:
+    """Yield the faults of a part; what it cannot read ends it."""
+    try:
+        yield from part()
+    except Refusal as refusal:
+        yield from refusal.faults
 
 
 def _complete(tree: Tree, plan: Plan) -> Iterator[Fault]:

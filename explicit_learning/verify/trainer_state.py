@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from explicit_learning.plan.typed_plan import Plan
     from explicit_learning.rundir.completion_marker import CompletionMarker
 
-__all__ = ["read_trainer_state", "trainer_state_faults"]
+__all__ = ["continued_log_faults", "read_trainer_state", "trainer_state_faults"]
 
 CONTEXT = Context(gate="checkpoints", fix="restore the run directory from a copy: its records contradict each other")
 
@@ -69,13 +70,39 @@ def trainer_state_faults(
     planned = plan.optimisation.max_steps
     yield from _different(file, "/max_steps", state.get("max_steps"), planned, "the plan's max_steps")
     log = state["log_history"]
-    if plan.samples and log and log[-1]["step"] == step and "num_tokens" in log[-1]:
-        seen, source = state.get("num_input_tokens_seen"), "the last num_tokens of log_history"
-        yield from _different(file, "/num_input_tokens_seen", seen, log[-1]["num_tokens"], source)
+    if log and log[-1]["step"] == step:
+        source = "the last one of log_history"
+        yield from _different(file, "/epoch", state.get("epoch"), log[-1].get("epoch"), source)
+        if plan.samples and "num_tokens" in log[-1]:
+            seen = state.get("num_input_tokens_seen")
+            yield from _different(file, "/num_input_tokens_seen", seen, log[-1]["num_tokens"], f"{source} (num_tokens)")
     if marker is not None:
         own = logged_rows(log)
         right = [row for row in marker.log_history if row["step"] <= step]
         yield from _rows(file, own, right)
+
+
+def continued_log_faults(tree: Tree, folder: str, before: str) -> Iterator[Fault]:
+    """Yield the rows of a checkpoint's log that are not those of the checkpoint before: a launch goes on with them.
+
+    Args:
+        tree: The run's files.
+        folder: The checkpoint's folder.
+        before: The folder of the checkpoint before.
+
+    Raises:
+        Refusal: If a state cannot be read.
+    """
+    own, earlier = (read_trainer_state(tree, each)["log_history"] for each in (folder, before))
+    for number, (row, right) in enumerate(zip(own, earlier, strict=False)):
+        found, expected = (json.dumps(each, sort_keys=True) for each in (row, right))
+        if found != expected:
+            yield CONTEXT.fault(
+                file=tree.place(f"{folder}/{layout.TRAINER_STATE}"),
+                pointer=f"/log_history/{number}",
+                found=found,
+                expected=f"{expected}, as in {before}/{layout.TRAINER_STATE}",
+            )
 
 
 def _rows(file: str, found: list[dict[str, Any]], right: list[dict[str, Any]]) -> Iterator[Fault]:

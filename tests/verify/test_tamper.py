@@ -86,6 +86,8 @@ CONTRADICTED = {
     "row added to a trainer state": ("checkpoint-", "/log_history"),
     "value added to a trainer state": ("checkpoint-", "/accuracy"),
     "value of a trainer state not finite": ("checkpoint-", "/loss"),
+    "clock of an earlier row in a trainer state": ("checkpoint-4/trainer_state.json", "/log_history/0"),
+    "epoch of a trainer state": ("checkpoint-", "/epoch"),
     "truncated in counters": ("checkpoint-", "/loop/truncated"),
     "zero-variance groups in counters": ("checkpoint-", "/loop/zero_variance_groups"),
     "sampling forwards in counters": ("checkpoint-", "/loop/sampling_forwards"),

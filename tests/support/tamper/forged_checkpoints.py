@@ -92,6 +92,17 @@ def _in_row(change: Callable[[dict[str, Any]], object]) -> Edit:
     return _state(lambda state, chance: change(chance.choice(state["log_history"])))
 
 
+def clock_in_a_row(tree: MemoryTree, _: random.Random) -> str:
+    """Change a time that the metrics leave out, in one of two checkpoints that tell it."""
+    folders = checkpoints_of(tree)
+    if len(folders) < 2:
+        return ""
+    name = f"{folders[-1]}/{layout.TRAINER_STATE}"
+    with edit(tree, name) as state:
+        state["log_history"][0]["step_time"] = 0.001
+    return name
+
+
 def _counters(name: str, change: Callable[[Any, int], Any], group: str = "loop") -> Edit:
     """Return what changes one counter of every rank in one checkpoint, and the digest of the counters there."""
 
@@ -188,6 +199,8 @@ CHECKPOINTS: dict[str, Edit] = {
     "value in a trainer state": _in_row(lambda row: row.update(loss=row["loss"] + 0.5)),
     "value added to a trainer state": _in_row(lambda row: row.update(accuracy=1.0)),
     "value removed from a trainer state": _in_row(lambda row: row.pop("grad_norm")),
+    "clock of an earlier row in a trainer state": clock_in_a_row,
+    "epoch of a trainer state": _state(lambda state, _: state.update(epoch=state["epoch"] + 1)),
     "value of a trainer state not finite": _in_row(lambda row: row.update(loss=math.nan)),
     "records in counters": _counters("records", _one_more),
     "malformed in counters": _counters("malformed", _one_more),
