@@ -19,9 +19,9 @@ from transformers import TrainerCallback
 
 from explicit_learning.launch.outcomes import NonFiniteLossError
 from explicit_learning.plan.log_steps import is_log_step
+from explicit_learning.rundir.counters import Counters
+from explicit_learning.rundir.metrics import is_logged, plain_metrics
 from explicit_learning.training.collectives import any_rank
-from explicit_learning.training.counters import Counters
-from explicit_learning.training.metrics import plain_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,7 +192,7 @@ class StepCallback(TrainerCallback):
         """Write the step's row and, now and then, show a line."""
         del args, control
         logs: dict[str, Any] = kwargs.get("logs") or {}
-        if "loss" not in logs:
+        if not is_logged(logs):
             return  # this is the summary that a trainer logs when it ends
         row = plain_metrics(state.global_step, logs)
         if self.loop.metrics is not None:

@@ -47,7 +47,7 @@ OTHER_DOCUMENTS = (
     (re.compile(r"checkpoint-[1-9][0-9]*/counters-rank-[0-9]+\.json"), "counters"),
     (re.compile(r"checkpoint-[1-9][0-9]*/state-digests-rank-[0-9]+\.json"), "state-digests"),
     (re.compile(r"checkpoint-[1-9][0-9]*/accounting/rank-[0-9]+\.json"), "rank-frontiers"),
-    (re.compile(r"(.*/)?(adapter_config|trainer_state)\.json"), None),
+    (re.compile(r"(.*/)?adapter_config\.json"), None),
 )
 
 

@@ -18,6 +18,7 @@ from explicit_learning.files.tree import hash_tree
 from explicit_learning.rundir import layout
 from explicit_learning.verify.accounting.recomputing import accounting_faults
 from explicit_learning.verify.checkpoint_contents import checkpoint_faults
+from explicit_learning.verify.checkpoint_counters import counter_faults
 from explicit_learning.verify.compared_outputs import UNINTERRUPTED_RUN
 from explicit_learning.verify.consistency import consistency_faults
 from explicit_learning.verify.deep import deep_faults, initial_adapter_faults
@@ -323,6 +324,8 @@ class _Verifier:
         self.collector.extend(answer.faults)
         self.checked += answer.checked
         self.not_checked += answer.not_checked
+        sampled = answer.sampled if answer.recounts else None
+        self._part(lambda: counter_faults(tree, plan, record.marks, marker, sampled))
         if marker is None:
             return
         if plan.samples and not answer.recounts:

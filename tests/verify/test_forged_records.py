@@ -13,6 +13,7 @@ from explicit_learning.completion.envelope import wrap
 from explicit_learning.completion.statement import build_statement, write_statement
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.hashing import sha256_file
+from explicit_learning.files.jsonl import write_rows
 from explicit_learning.files.tree import FolderTree, hash_tree
 from explicit_learning.plan.reading import load_plan
 from explicit_learning.rundir import layout
@@ -39,9 +40,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run.checkpoint(1, saved)
     after_ranks(run.launch_manifest(), [stopped(1)] * 2)
     run.prepare()
-    run.sample(range(1, 3), frontiers=saved)
+    run.checkpoint(3, run.sample(range(1, 3), frontiers=saved))
     assert finish(run) == 0
-    shutil.rmtree(run.folder / "checkpoint-1")
     return run.folder
 
 
@@ -54,6 +54,29 @@ def change(file: Path, edit: Callable[[Any], object]) -> None:
     value = json.loads(file.read_bytes())
     edit(value)
     file.write_text(json.dumps(value))
+
+
+def sealed(folder: Path) -> dict[str, Any]:
+    """List a checkpoint's files in its mark again, and return what the marker then says of it."""
+    mark = folder / "complete.json"
+    files = {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path != mark
+    }
+    change(mark, lambda value: value.update(files=files))
+    hashes = {name: entry["sha256"] for name, entry in files.items()}
+    step = int(folder.name.partition("-")[2])
+    return {"name": folder.name, "step": step, "mark_sha256": sha256_file(mark), "files": hashes}
+
+
+def write_log(run: Path, rows: list[dict[str, Any]]) -> None:
+    """Tell another log wherever it is told."""
+    write_rows(run / "metrics.jsonl", rows)
+    change(run / "training-complete.json", lambda value: value.update(log_history=rows, metrics=rows[-1]))
+    for step in (1, 3):
+        own = [row for row in rows if row["step"] <= step]
+        change(run / f"checkpoint-{step}/trainer_state.json", lambda value, own=own: value.update(log_history=own))
 
 
 def repair(run: Path) -> None:
@@ -73,7 +96,7 @@ def repair(run: Path) -> None:
             change(ends[name], lambda value, s=sha256: value.update(start_sha256=s))
     newest = sha256_file(run / "launches/launch-2.json")
     change(run / "run-manifest.json", lambda value: value.update(last_launch_sha256=newest))
-    change(marker, lambda value: value["checkpoints"].clear())
+    change(marker, lambda value: value.update(checkpoints=[sealed(run / f"checkpoint-{step}") for step in (1, 3)]))
     records = CardRecords.of_complete_run(
         load_plan(run / "plan.json"), read_run_manifest(run), read_launches(run), read_marker(run)
     )

@@ -29,6 +29,7 @@ from explicit_learning.verify.accounting.discarded_rows import check_stored_rows
 from explicit_learning.verify.accounting.frontiers import claims_of_run, frontier_faults, rank_faults
 from explicit_learning.verify.accounting.logged_scores import StepScores, score_faults
 from explicit_learning.verify.accounting.order import RankOrder, schedule_faults, seed_faults
+from explicit_learning.verify.accounting.sampled_steps import SampledSteps
 from explicit_learning.verify.accounting.trace_rows import TraceRows
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class AccountingAnswer:
         not_checked: What could not be looked at, and why.
         recounts: Each rank's ledger and trace, counted, by rank; none if one could not be read to its end.
         lost: What was set aside; ``None`` if it could not be read.
+        sampled: What each rank sampled in each step; of use only with every rank's recount.
     """
 
     faults: list[Fault] = field(default_factory=list)
@@ -74,6 +76,7 @@ class AccountingAnswer:
     not_checked: list[str] = field(default_factory=list)
     recounts: list[RankRecount] = field(default_factory=list)
     lost: Discarded | None = None
+    sampled: SampledSteps = field(default_factory=SampledSteps, compare=False)
 
 
 def accounting_faults(
@@ -315,6 +318,7 @@ class _Rank:
         if scored is not None:
             self.order.follow(number, scored)
             self.whole.scores.add(scored)
+            self.whole.result.sampled.add(self.rank, scored)
             self.whole.rows.check(scored, f"{self.place}:{number}", self.collector, kept=self.whole.finished)
 
 

@@ -6,6 +6,8 @@ record contradicts the edit once all of them are computed again: then only a sig
 
 from __future__ import annotations
 
+import io
+import zipfile
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.files.typed_json import from_json
@@ -13,7 +15,9 @@ from explicit_learning.model_files.tensors import tensors_sha256, tree_tensors
 from explicit_learning.plan.learning_rate import learning_rate
 from explicit_learning.plan.typed_plan import Plan
 from explicit_learning.rundir import layout
+from explicit_learning.verify.record import checkpoints_of
 from tests.support.tamper.documents import document, edit, replace_text
+from tests.support.tamper.forged_checkpoints import CHECKPOINTS
 from tests.support.tamper.forged_launches import LAUNCHES
 from tests.support.tamper.forged_log import ENDS, LOG, STRANGE, change_log
 from tests.support.tamper.forged_rows import COMPLETE_ROWS, ROWS, ROWS_OF_INPUTS
@@ -129,18 +133,24 @@ def earlier_adapter(tree: MemoryTree, chance: random.Random) -> str:
     return names[0]
 
 
-def checkpoint_removed(tree: MemoryTree, chance: random.Random) -> str:
-    folders = sorted({name.split("/")[0] for name in tree.files if layout.step_of(name.split("/")[0])})
-    folder = chance.choice(folders)
-    for name in [name for name in tree.files if name.startswith(f"{folder}/")]:
+def earlier_checkpoint_removed(tree: MemoryTree, _: random.Random) -> str:
+    """Remove a checkpoint that is not the last: rotation removes older ones, too."""
+    folders = checkpoints_of(tree)[:-1]
+    for name in [name for name in tree.files if name.startswith(tuple(f"{folder}/" for folder in folders))]:
         del tree.data[name]
-    return MARKER
+    return MARKER if folders else ""
 
 
 def optimizer_state(tree: MemoryTree, chance: random.Random) -> str:
     """Change the state of an optimizer: its digest is of tensors that no reader without torch can load."""
     name = chance.choice([name for name in tree.files if name.endswith(layout.OPTIMIZER)])
-    tree.data[name] = _other_tensors(tree.data[name], len(tree.data[name]) // 2)
+    written = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(tree.data[name])) as before, zipfile.ZipFile(written, "w") as after:
+        parts = {part: before.read(part) for part in before.namelist()}
+        largest = max(parts, key=lambda part: len(parts[part]))
+        for part, data in parts.items():
+            after.writestr(zipfile.ZipInfo(part), _other_tensors(data, len(data) // 2) if part == largest else data)
+    tree.data[name] = written.getvalue()
     return name
 
 
@@ -269,8 +279,8 @@ FORGERIES: dict[str, Forgery] = {
     ),
     "older adapter as the final one": Forgery(apply=older_adapter),
     "adapter of an earlier checkpoint": Forgery(apply=earlier_adapter),
-    "checkpoint removed": Forgery(
-        apply=checkpoint_removed,
+    "earlier checkpoint removed": Forgery(
+        apply=earlier_checkpoint_removed,
         complete="all",
         why="rotation removes checkpoints, too, and no record says which stayed",
     ),
@@ -300,6 +310,7 @@ FORGERIES: dict[str, Forgery] = {
     ),
     "model card": Forgery(apply=model_card),
     **{name: Forgery(apply=apply) for name, apply in (LOG | ENDS | STRANGE).items()},
+    **{name: Forgery(apply=apply) for name, apply in CHECKPOINTS.items()},
     **{
         name: Forgery(
             apply=apply,

@@ -127,6 +127,8 @@ def _mark(tree: MemoryTree, folder: str) -> None:
     """The list of a checkpoint's files."""
     prefix, own = f"{folder}/", f"{folder}/{layout.CHECKPOINT_MARK}"
     names = [name.removeprefix(prefix) for name in tree.files if name.startswith(prefix) and name != own]
+    if own not in tree.data:
+        return
     with edit(tree, own) as mark:
         mark["files"] = {
             name: {"bytes": len(tree.data[prefix + name]), "sha256": sha256(tree, prefix + name)} for name in names
@@ -169,7 +171,11 @@ def _marker(tree: MemoryTree) -> None:
         code = launches[-1].start.nodes[0].code
         own["running_commit"], own["running_dirty"] = code.commit, code.dirty
         _measure(tree, marker["accounting"])
-        marker["checkpoints"] = [_checkpoint(tree, folder) for folder in checkpoints_of(tree)]
+        marker["checkpoints"] = [
+            _checkpoint(tree, folder)
+            for folder in checkpoints_of(tree)
+            if f"{folder}/{layout.CHECKPOINT_MARK}" in tree.data
+        ]
         _adapter(tree, marker)
         marker["parameters"]["sha256"] = to_json(Parameters.of(from_json(Parameters, marker["parameters"]).tensors))[
             "sha256"
