@@ -5,11 +5,19 @@ from __future__ import annotations
 import shutil
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from explicit_learning.data import decoded
+from explicit_learning.data.digits import Size, write_dataset
 from explicit_learning.files.resources import ASSETS
-from explicit_learning.freeze.draft_data import write_digits
+from explicit_learning.freeze.draft_data import MANIFEST, write_digits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SMALL_DIGITS = Size(sft_items=120, slot_groups=10, evaluation_groups=10)
 
 
 def pytest_configure() -> None:
@@ -19,10 +27,27 @@ def pytest_configure() -> None:
             signal.signal(number, handler)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_image_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Remember the images of tests in a folder of their own: the user's would grow with every session."""
+    folder = tmp_path_factory.mktemp("remembered")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoded, "cache_folder", lambda: folder)
+        yield
+
+
 @pytest.fixture(scope="session")
 def digits_manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The quick size of the embedded dataset. Tests that change it copy its folder first."""
+    """The quick size of the embedded dataset, to train on. Tests that change it copy its folder first."""
     return write_digits(tmp_path_factory.mktemp("digits") / "digits", seed=0, size="quick")
+
+
+@pytest.fixture(scope="session")
+def small_digits_manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first items of the same dataset, for tests that only check it: a check takes time for each image."""
+    folder = tmp_path_factory.mktemp("digits") / "digits"
+    write_dataset(folder, seed=0, size=SMALL_DIGITS)
+    return folder / MANIFEST
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ temporary folders only.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.cli.output import add_json_argument, answer
 from explicit_learning.errors import Context, ExitCode
+from explicit_learning.files.child_environment import child_environment
 from explicit_learning.files.resources import ROOT
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> ExitCode:
         command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "-m", LEFT_OUT]
         command += ["-p", "no:cacheprovider", f"--basetemp={Path(name, 'tests')}"]
         command += [*(["-v"] if args.verbose else []), *(["-k", args.k] if args.k else []), str(ROOT / "tests")]
-        environment = os.environ | {"HYPOTHESIS_STORAGE_DIRECTORY": str(Path(name, "hypothesis"))}
+        environment = child_environment() | {"HYPOTHESIS_STORAGE_DIRECTORY": str(Path(name, "hypothesis"))}
         output = sys.stderr if args.json else None
         done = subprocess.run(command, cwd=ROOT, env=environment, stdout=output, check=False)  # noqa: S603 - our own Python
     if done.returncode:

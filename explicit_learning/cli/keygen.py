@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.cli.output import add_json_argument, answer, show
 from explicit_learning.errors import Refusal
+from explicit_learning.files.child_environment import KEY_VARIABLE
 from explicit_learning.files.os_errors import write_fault
-from explicit_learning.gates.signing import KEY_VARIABLE, write_key_pair
+from explicit_learning.gates.signing import write_key_pair
 
 if TYPE_CHECKING:
     import argparse

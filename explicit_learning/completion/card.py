@@ -7,6 +7,7 @@ Markdown), which plan, data, code and image it came from, and the command that m
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.arms import ARMS
@@ -18,44 +19,79 @@ from explicit_learning.files.typed_json import to_json
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from explicit_learning.completion.marker import FinishedRun
     from explicit_learning.plan.typed_plan import Plan
-    from explicit_learning.rundir.completion_marker import Compute, Counts
+    from explicit_learning.rundir.completion_marker import CompletionMarker, Compute, Counts
     from explicit_learning.rundir.launches import ImageIdentity, Launch, Machine
+    from explicit_learning.rundir.run_manifest import RunManifest
 
-__all__ = ["model_card"]
+__all__ = ["CardRecords", "model_card"]
 
 LOCK_TAG_DIGITS = 12
 COMPUTED = ("forwards", "sampling_forwards", "scored_tokens")
 
 
-def model_card(finished: FinishedRun, counts: Counts, compute: Compute) -> str:
-    """Return the card's text; it holds no times, so that equal runs have equal cards.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardRecords:
+    """All that a card is made from: what the run directory of a complete run holds, too.
 
-    Args:
-        finished: The run.
+    Attributes:
+        plan: The plan.
+        run_manifest: The run manifest.
+        launches: The run's launches, at least one; only their starts are read.
         counts: The marker's counts.
-        compute: What the run computed.
+        compute: What the run computed, as the marker has it.
+        log_history: The marker's log.
+        adapter_tensors_sha256: Tensor digest of the final adapter.
+        unchanged: Whether that is the initial adapter's.
     """
-    plan, frozen, code = finished.plan, finished.run_manifest.frozen, finished.code
-    arm, metrics = ARMS[plan.arm], last_values(finished.reports[0].log_history)
+
+    plan: Plan
+    run_manifest: RunManifest
+    launches: Sequence[Launch]
+    counts: Counts
+    compute: Compute
+    log_history: Sequence[dict[str, Any]]
+    adapter_tensors_sha256: str
+    unchanged: bool
+
+    @classmethod
+    def of_complete_run(
+        cls, plan: Plan, run_manifest: RunManifest, launches: Sequence[Launch], marker: CompletionMarker
+    ) -> CardRecords:
+        """Return the records of a run that has its marker."""
+        return cls(
+            plan=plan,
+            run_manifest=run_manifest,
+            launches=launches,
+            counts=marker.counts,
+            compute=marker.compute,
+            log_history=marker.log_history,
+            adapter_tensors_sha256=marker.adapter.tensors_sha256,
+            unchanged=marker.adapter.unchanged,
+        )
+
+
+def model_card(records: CardRecords) -> str:
+    """Return the card's text; it holds no times, so that equal runs have equal cards."""
+    plan, frozen, launches = records.plan, records.run_manifest.frozen, records.launches
+    arm, metrics, code = ARMS[plan.arm], last_values(records.log_history), launches[-1].start.nodes[0].code
     identities = {
         "plan (`frozen_config_sha256`)": plan.frozen_config_sha256,
         "plan (bytes of `plan.json`)": frozen.plan_sha256,
-        "run manifest": finished.run_manifest.run_manifest_sha256,
+        "run manifest": records.run_manifest.run_manifest_sha256,
         "dataset manifest": plan.data.dataset_manifest.sha256,
         "slot manifest": plan.data.slot_manifest_sha256,
         "evaluation rows": plan.data.evaluation_manifest.sha256,
         "system prompt": plan.prompt.sha256,
         "base model (snapshot)": plan.model.snapshot_sha256,
         "initial adapter": plan.initial_adapter.sha256 if plan.initial_adapter else None,
-        "this adapter's tensors": finished.adapter_tensors_sha256,
+        "this adapter's tensors": records.adapter_tensors_sha256,
         "environment lock": plan.environment_lock_sha256,
         "code commit, frozen": _commit(plan.code_commit, dirty=plan.code_dirty),
         "code commit, of the last launch": _commit(code.commit, dirty=code.dirty),
         "files of that code": code.files_sha256,
     }
-    counted = to_json(counts) | {name: getattr(compute, name) for name in COMPUTED}
+    counted = to_json(records.counts) | {name: getattr(records.compute, name) for name in COMPUTED}
     method = "supervised fine-tuning" if arm.is_sft else f"reinforcement learning ({arm.trainer})"
     smoke = "\nThis is the adapter of a smoke run: it shows that the run works and is not a trained model.\n"
     unchanged = f"\nWarning: {UNCHANGED}.\n"
@@ -65,11 +101,11 @@ def model_card(finished: FinishedRun, counts: Counts, compute: Compute) -> str:
 
 A LoRA adapter (rank {plan.lora.rank}, alpha {plan.lora.alpha:g}) for `{_base_name(plan)}`, made by {method}, arm
 `{plan.arm}`, seed {plan.seed}, data seed {plan.data_seed}.
-{smoke if plan.run_mode == "smoke" else ""}{unchanged if finished.unchanged else ""}
+{smoke if plan.run_mode == "smoke" else ""}{unchanged if records.unchanged else ""}
 ## Make it again
 
 `plan.json` lies in the run directory that this adapter comes from. With the files that it names beside it, in a
-checkout of commit `{code.commit}`:{_other_code(finished.launches)}
+checkout of commit `{code.commit}`:{_other_code(launches)}
 
     python entrypoint.py plan.json
 
@@ -87,7 +123,7 @@ or in the image that was built from the same lock:
 
 ## Made on
 
-{_made_on(finished.launches)}
+{_made_on(launches)}
 
 ## Counts
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from explicit_learning.completion.card import model_card
+from explicit_learning.completion.card import CardRecords, model_card
 from explicit_learning.completion.finished_run import read_finished_run
 from explicit_learning.completion.launch_end import (
     LaunchEnd,
@@ -344,7 +344,17 @@ def _complete(finished: FinishedRun) -> None:
     run = finished.run
     counts = count_run(finished)
     totals = add_up_launches(finished)
-    write_text(run / layout.FINAL_ADAPTER / layout.MODEL_CARD, model_card(finished, counts, totals.compute))
+    records = CardRecords(
+        plan=finished.plan,
+        run_manifest=finished.run_manifest,
+        launches=finished.launches,
+        counts=counts,
+        compute=totals.compute,
+        log_history=finished.reports[0].log_history,
+        adapter_tensors_sha256=finished.adapter_tensors_sha256,
+        unchanged=finished.unchanged,
+    )
+    write_text(run / layout.FINAL_ADAPTER / layout.MODEL_CARD, model_card(records))
     for other in other_gpus(finished.launches[-1], [report.gpu for report in finished.reports]):
         say(f"warning: {run}: {other}")
     if finished.unchanged:

@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Any
 from explicit_learning.completion.dependencies import code_dependencies, dependency, image_dependencies
 from explicit_learning.completion.envelope import PREDICATE_TYPE, STATEMENT_TYPE, place_public_key, wrap
 from explicit_learning.completion.launches import launch_entries, machines_of
-from explicit_learning.errors import Context, Refusal
+from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.files.atomic import write_bytes
 from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.progress import say
 from explicit_learning.files.tree import FolderTree, hash_tree, tree_document, tree_json
 from explicit_learning.files.typed_json import RESTORE, to_json
+from explicit_learning.plan.reading import load_plan
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.checkpoints import remove_half_written
 from explicit_learning.rundir.completion_marker import CompletionMarker
+from explicit_learning.rundir.known_files import unknown_files
 from explicit_learning.rundir.launches import launches_of
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ __all__ = ["BUILD_TYPE", "build_statement", "write_statement"]
 
 GATE = "statement"
 CONTEXT = Context(gate=GATE, fix="restore the run directory from a copy")
+MOVE = "move what is not the run's own out of its folder"
 BUILD_TYPE = "urn:explicit-learning:build-type:run:1"  # docs/build-type.md
 BUILDER = "urn:explicit-learning:builder:el-run:1"
 
@@ -131,7 +134,8 @@ def write_statement(run: Path, signer: CryptoSigner | None) -> None:
         signer: What signs it; ``None`` leaves it unsigned.
 
     Raises:
-        Refusal: If a document of the run cannot be read.
+        Refusal: If a document of the run cannot be read, or the run directory holds a file that no part of a run
+            writes (exit code 73).
         OSError: If a file cannot be read or written.
     """
     remove_half_written(run)
@@ -143,8 +147,11 @@ def write_statement(run: Path, signer: CryptoSigner | None) -> None:
     hashes, errors = hash_tree(tree, filter(layout.is_covered, tree.files))
     if odd := [name for name in hashes if not _is_text(name)]:
         expected = "names in UTF-8, which a statement can hold"
-        fix = "move what is not the run's own out of its folder"
-        raise Refusal(CONTEXT.fault(found=repr(name), expected=expected, fix=fix) for name in odd)
+        raise Refusal(CONTEXT.fault(found=repr(name), expected=expected, fix=MOVE) for name in odd)
+    if strange := unknown_files(tree.files, world_size=load_plan(run / layout.PLAN).hardware.world_size):
+        at = Context(gate=GATE, fix=MOVE, exit_code=ExitCode.OUTPUT)
+        expected = "files that a run writes, and no others"
+        raise Refusal(at.fault(file=tree.place(name), found="another file", expected=expected) for name in strange)
     for name, what in tree.others.items():
         say(f"warning: {tree.place(name)} is {what}, which the statement cannot cover: el verify will refuse it")
     if errors:

@@ -20,7 +20,7 @@ from explicit_learning.files.caches import cache_folder
 from explicit_learning.files.progress import progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
 __all__ = ["Decoded", "decode_all"]
 
@@ -55,9 +55,9 @@ def decode_all(images: Iterable[tuple[str, Path]], *, outside: Path) -> dict[str
     """
     wanted = dict(images)
     memory = _memory_file(outside)
-    known = _remembered(memory)
+    known = _remembered(memory, wanted)
     new = {sha256: path for sha256, path in wanted.items() if sha256 not in known}
-    found: dict[str, Decoded | Exception] = {sha256: known[sha256] for sha256 in wanted.keys() - new.keys()}
+    found: dict[str, Decoded | Exception] = {**known}
     with progress("decoding images", len(new), "images") as advance, ThreadPoolExecutor(THREADS) as pool:
         for sha256, result in zip(new, pool.map(_decode, new.values()), strict=True):
             found[sha256] = result
@@ -96,13 +96,16 @@ def _line(sha256: str, decoded: Decoded) -> str:
     return f"{text} {hashlib.sha256(text.encode()).hexdigest()}\n"
 
 
-def _remembered(memory: Path | None) -> dict[str, Decoded]:
+def _remembered(memory: Path | None, wanted: Container[str]) -> dict[str, Decoded]:
+    """Return what is remembered of the wanted images. Other lines, which may be many, are not checked."""
     known = {}
     try:
         lines = memory.read_text(encoding="utf-8").splitlines(keepends=True) if memory else []
     except (OSError, ValueError):
         return {}
     for line in lines:
+        if line.partition(" ")[0] not in wanted:
+            continue
         fields = line.split()
         if len(fields) == FIELDS:
             decoded = Decoded(pixels=fields[1], transparent=fields[2] == "1", blank=fields[3] == "1")

@@ -22,12 +22,13 @@ from explicit_learning.completion.evaluation_statement import write_evaluation_s
 from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.evaluation.environment import environment_faults, measured_machine
 from explicit_learning.files.canonical import sha256_json
+from explicit_learning.files.child_environment import KEY_VARIABLE
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.os_errors import read_fault, write_fault
 from explicit_learning.files.tree import FolderTree
 from explicit_learning.files.typed_json import to_json
 from explicit_learning.gates.output import place_faults
-from explicit_learning.gates.signing import KEY_VARIABLE, named_signer
+from explicit_learning.gates.signing import named_signer
 from explicit_learning.gates.temporary import temporary_fault
 from explicit_learning.inputs.frozen import frozen_paths
 from explicit_learning.inputs.outputs import inputs_of_paths, output_faults
@@ -305,7 +306,7 @@ def _ended_in_order() -> Iterator[None]:
 
 def _started_with(run: Path) -> Path:
     """Return the plan file that the newest launch of a run names."""
-    events, _ = read_events(FolderTree(run))
+    events, _ = read_events(FolderTree(run), "gates")
     named = [record.plan_file for record in gates_records(events) if record.plan_file]
     path = Path(named[-1]) if named else None
     context = Context(gate="evaluation", file=str(run), fix="name the plan that the run was started with: --plan PLAN")

@@ -14,10 +14,11 @@ from explicit_learning.completion.statement import write_statement
 from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.experiment.child_command import ask_child
 from explicit_learning.experiment.smoke_outputs import compare_outputs, difference_faults, difference_text
+from explicit_learning.files.child_environment import KEY_VARIABLE
 from explicit_learning.files.os_errors import write_fault
 from explicit_learning.files.progress import say
 from explicit_learning.freeze.smoke_plan import SMOKE_SUFFIX, smoke_plan, write_smoke_plan
-from explicit_learning.gates.signing import KEY_VARIABLE, named_signer
+from explicit_learning.gates.signing import named_signer
 from explicit_learning.inputs.outputs import inputs_of_plan, output_faults
 from explicit_learning.launch.multi_node.nodes import find_node_place
 from explicit_learning.plan.reading import load_plan, read_plan

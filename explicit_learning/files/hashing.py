@@ -7,7 +7,10 @@ where the folder lies, on file times or on the order in which the system lists i
 from __future__ import annotations
 
 import hashlib
+import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.files.canonical import sha256_json
@@ -15,8 +18,7 @@ from explicit_learning.files.progress import progress
 from explicit_learning.files.regular import open_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Iterator
     from typing import BinaryIO
 
 __all__ = [
@@ -60,13 +62,33 @@ def sha256_stream(stream: BinaryIO, advance: Callable[[int], None] | None = None
 def hash_files(paths: Iterable[Path], *, progress_label: str = "hashing") -> dict[Path, str]:
     """Hash many files at once, with progress when it takes long. hashlib frees the interpreter lock, so threads do.
 
+    Small files go to a thread together: handing over a file of a few kilobytes costs more than hashing it.
+
     Raises:
         OSError: For the first file that cannot be read.
     """
-    files = list(paths)
-    total = sum(path.stat().st_size for path in files)
-    with progress(progress_label, total, "B") as advance, ThreadPoolExecutor(THREADS) as pool:
-        return dict(zip(files, pool.map(lambda path: sha256_file(path, advance), files), strict=True))
+    sizes = {path: path.stat().st_size for path in paths}
+
+    def hashed(batch: list[Path]) -> list[str]:
+        return [sha256_file(path, advance) for path in batch]
+
+    with progress(progress_label, sum(sizes.values()), "B") as advance, ThreadPoolExecutor(THREADS) as pool:
+        digests = [digest for batch in pool.map(hashed, _batches(sizes)) for digest in batch]
+    return dict(zip(sizes, digests, strict=True))
+
+
+def _batches(sizes: dict[Path, int]) -> Iterator[list[Path]]:
+    """Yield the files in their order, as many together as it takes to reach `CHUNK` bytes."""
+    batch: list[Path] = []
+    held = 0
+    for path, size in sizes.items():
+        batch.append(path)
+        held += size
+        if held >= CHUNK:
+            yield batch
+            batch, held = [], 0
+    if batch:
+        yield batch
 
 
 def snapshot_files(folder: Path) -> list[Path]:
@@ -87,9 +109,16 @@ def visible_entries(folder: Path) -> list[Path]:
     Raises:
         OSError: If the folder cannot be read.
     """
-    return sorted(
-        path for path in folder.rglob("*") if not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    )
+    entries: list[Path] = []
+    below = [folder] if folder.is_dir() else []
+    while below:
+        with suppress(PermissionError), os.scandir(below.pop()) as found:
+            for entry in found:
+                if not entry.name.startswith("."):
+                    entries.append(Path(entry.path))
+                    if entry.is_dir(follow_symlinks=False):
+                        below.append(entries[-1])
+    return sorted(entries)
 
 
 def snapshot(folder: Path) -> dict[str, str]:

@@ -17,15 +17,17 @@ from explicit_learning.files.regular import open_regular
 from explicit_learning.files.strict_json import UTF16_MARKS, parse_json
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
     from typing import BinaryIO
 
     from explicit_learning.errors import Fault
 
-__all__ = ["bounded_lines", "read_rows", "stream_rows", "write_rows"]
+__all__ = ["bounded_lines", "matching_lines", "read_rows", "stream_rows", "write_rows"]
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
+BLOCK_BYTES = 1024 * 1024
 
 
 def read_rows(
@@ -113,6 +115,42 @@ def _bom_fault(file: str, gate: str) -> Fault:
     return Context(gate=gate, file=f"{file}:1").fault(
         pointer="", found=found, expected="UTF-8 without a byte-order mark", fix=fix
     )
+
+
+def matching_lines(stream: BinaryIO, pattern: re.Pattern[bytes], *, most: int) -> Iterator[bytes]:
+    """Yield the lines, without their ends, in which a pattern is found; the others cost next to nothing.
+
+    No more than a block and a line is held, whatever the file's length.
+
+    Args:
+        stream: The open file, which may hold anything.
+        pattern: What to look for; it matches no line end and no empty text.
+        most: Longest line that is yielded; longer ones are left out. Unit: bytes.
+
+    Raises:
+        OSError: If the file cannot be read.
+    """
+    rest, is_too_long = b"", False
+    while block := stream.read(BLOCK_BYTES):
+        if is_too_long:
+            _, end, block = block.partition(b"\n")
+            if not end:
+                continue
+        whole, end, rest = (rest + block).rpartition(b"\n")
+        yield from _matches(whole, pattern, most)
+        if is_too_long := len(rest) > most:
+            rest = b""
+    yield from _matches(rest, pattern, most)
+
+
+def _matches(text: bytes, pattern: re.Pattern[bytes], most: int) -> Iterator[bytes]:
+    start = 0
+    while match := pattern.search(text, start):
+        begin = max(start, text.rfind(b"\n", start, match.start()) + 1)
+        end = text.find(b"\n", match.end())
+        start = len(text) if end < 0 else end
+        if start - begin <= most:
+            yield text[begin:start]
 
 
 def _row(line: bytes, number: int, file: str, gate: str) -> dict[str, Any]:

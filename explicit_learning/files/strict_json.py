@@ -76,7 +76,7 @@ def read_bytes(path: Path, *, gate: str, max_bytes: int = MAX_BYTES, fix: str | 
     return data
 
 
-def parse_json(data: bytes, *, gate: str, file: str, fix: str | None = None) -> Any:  # noqa: ANN401 - any JSON value
+def parse_json(data: bytes, *, gate: str, file: str, fix: str | None = None, not_finite: bool = False) -> Any:  # noqa: ANN401 - any JSON value
     """Parse one JSON document.
 
     Args:
@@ -84,6 +84,7 @@ def parse_json(data: bytes, *, gate: str, file: str, fix: str | None = None) -> 
         gate: Name of the check, for the fault.
         file: Where the document comes from, for the fault.
         fix: What to do about a document that a program wrote; by default the fault's own advice.
+        not_finite: Whether NaN and infinities are read, in the form in which Python writes them.
 
     Raises:
         Refusal: If the bytes are not UTF-8, start with a byte-order mark, or are not JSON; if an object has one key
@@ -104,8 +105,9 @@ def parse_json(data: bytes, *, gate: str, file: str, fix: str | None = None) -> 
     except UnicodeDecodeError as error:
         refuse(f"byte {error.start} is not UTF-8", "UTF-8", "save the file as UTF-8")
     try:
+        constant = float if not_finite else _no_constant
         value = json.loads(
-            text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite, parse_int=_exact
+            text, object_pairs_hook=_unique, parse_constant=constant, parse_float=_finite, parse_int=_exact
         )
     except json.JSONDecodeError as error:
         position = f"line {error.lineno}, column {error.colno}: {error.msg}"

@@ -178,13 +178,14 @@ def tree_bytes(tree: Tree, name: str, *, gate: str, max_bytes: int = MAX_GROWN_B
         raise Refusal(read_fault(error, Path(place), gate=gate, missing_fix=fix)) from None
 
 
-def tree_json(tree: Tree, name: str, *, gate: str, fix: str | None = None) -> Any:  # noqa: ANN401 - any JSON value
-    """Return a file as strict JSON (see `parse_json`).
+def tree_json(tree: Tree, name: str, *, gate: str, fix: str | None = None, not_finite: bool = False) -> Any:  # noqa: ANN401 - any JSON value
+    """Return a file as strict JSON (see `parse_json`), with NaN and infinities if ``not_finite``.
 
     Raises:
         Refusal: If it is missing, unreadable, too large, or not strict UTF-8 JSON.
     """
-    return parse_json(tree_bytes(tree, name, gate=gate, fix=fix), gate=gate, file=tree.place(name), fix=fix)
+    data = tree_bytes(tree, name, gate=gate, fix=fix)
+    return parse_json(data, gate=gate, file=tree.place(name), fix=fix, not_finite=not_finite)
 
 
 def tree_document(tree: Tree, name: str, kind: type[T], *, gate: str, fix: str | None = None) -> T:

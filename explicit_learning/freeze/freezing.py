@@ -23,7 +23,7 @@ from explicit_learning.files.typed_json import from_json
 from explicit_learning.freeze.draft import fill_defaults
 from explicit_learning.freeze.draft_data import DraftData, drafted_data
 from explicit_learning.inputs.base_model import position_faults
-from explicit_learning.inputs.code import code_faults, code_identity
+from explicit_learning.inputs.code import code_identity
 from explicit_learning.inputs.data import rows_faults
 from explicit_learning.inputs.named import Named, read_inputs
 from explicit_learning.inputs.outputs import cache_faults, inputs_of_draft, output_faults
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from explicit_learning.errors import Fault
     from explicit_learning.inputs.named import Inputs
     from explicit_learning.inputs.sft_pass import SftPass
+    from explicit_learning.rundir.launches import CodeIdentity
 
 __all__ = ["draft_faults", "freeze", "read_draft"]
 
@@ -91,9 +92,9 @@ def freeze(
     Raises:
         Refusal: With everything that is wrong; nothing is written then.
     """
-    arm, filled, inputs = _sound_draft(draft, file, out)
+    arm, filled, inputs, code = _sound_draft(draft, file, out)
     with drafted_data(draft["data"], arm, base=file.resolve().parent, out=out, file=str(file)) as data:
-        plan, noticed = _frozen_plan(filled, arm, inputs, data, file=file, out=out, count_sft=count_sft)
+        plan, noticed = _frozen_plan(filled, arm, inputs, data, code, file=file, out=out, count_sft=count_sft)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_json(out, plan)
@@ -115,21 +116,22 @@ def draft_faults(
     not exist yet.
     """
     try:
-        arm, filled, inputs = _sound_draft(draft, file, out)
+        arm, filled, inputs, code = _sound_draft(draft, file, out)
         with drafted_data(draft["data"], arm, base=file.resolve().parent, out=out, file=str(file)) as data:
-            _frozen_plan(filled, arm, inputs, data, file=file, out=out, count_sft=count_sft)
+            _frozen_plan(filled, arm, inputs, data, code, file=file, out=out, count_sft=count_sft)
     except Refusal as refusal:
         return [fault for fault in refusal.faults if fault.pointer != "/initial_adapter"]
     return []
 
 
-def _sound_draft(draft: dict[str, Any], file: Path, out: Path) -> tuple[Arm, dict[str, Any], Inputs]:
-    """Return a draft's arm, the draft with every default, and what it names beside its data.
+def _sound_draft(draft: dict[str, Any], file: Path, out: Path) -> tuple[Arm, dict[str, Any], Inputs, CodeIdentity]:
+    """Return a draft's arm, the draft with every default, what it names beside its data, and the code that freezes it.
 
     Raises:
         Refusal: With everything that is wrong with these and with the place of the plan.
     """
-    if overlap := cache_faults(inputs_of_draft(draft, file)):
+    places = inputs_of_draft(draft, file)
+    if overlap := cache_faults(places):
         raise Refusal(overlap)
     faults = validate(draft, "draft", gate=CONTEXT.gate, file=str(file))
     refused = {(fault.pointer or "/").split("/")[1] for fault in faults}
@@ -145,10 +147,16 @@ def _sound_draft(draft: dict[str, Any], file: Path, out: Path) -> tuple[Arm, dic
     inputs = _read_inputs(draft, file, sound, lora=None if faults else from_json(Lora, filled["lora"]))
     if inputs.model is not None and not faults:
         faults += position_faults(inputs.model, filled, file=str(file))
-    faults += [*inputs.faults, *code_faults(), *_output_faults(out, inputs_of_draft(draft, file))]
-    if faults or arm is None or inputs.model is None or inputs.prompt is None:
+    faults += inputs.faults
+    code = None
+    try:
+        code = code_identity()
+    except Refusal as refusal:
+        faults += refusal.faults
+    faults += _output_faults(out, places)
+    if faults or arm is None or inputs.model is None or inputs.prompt is None or code is None:
         raise Refusal(faults)
-    return arm, filled, inputs
+    return arm, filled, inputs, code
 
 
 def _frozen_plan(
@@ -156,6 +164,7 @@ def _frozen_plan(
     arm: Arm,
     inputs: Inputs,
     data: DraftData,
+    code: CodeIdentity,
     *,
     file: Path,
     out: Path,
@@ -186,7 +195,6 @@ def _frozen_plan(
         left_out = counted.warnings(rows_per_step=rows_per_step, limit=plan["budget"]["max_sft_loss_tokens"])
         if too_short := _fill_sft(plan, counted, file, rows_per_step=rows_per_step):
             raise Refusal([*too_short, *unfit])
-    code = code_identity()
     plan |= {"code_commit": code.commit, "code_dirty": code.dirty}
     # A plan for GPUs may be frozen anywhere; one for CPUs runs in the environment it is frozen in, whichever that is.
     lock = lock_of_new_plan(plan["hardware"]["accelerator"])

@@ -40,6 +40,7 @@ from explicit_learning.plan.geometry import Geometry
 from explicit_learning.plan.reading import FROZEN
 from explicit_learning.plan.typed_plan import Generation, Hardware, Lora, Model, Objective, Optimisation
 from explicit_learning.plan.vllm_rules import lock_faults
+from explicit_learning.rundir.checkpoint_files import has_reference
 from explicit_learning.rundir.layout import COMPLETION_MARKER
 from explicit_learning.rundir.output_comparison import compared_run
 
@@ -265,7 +266,7 @@ def _run_need(document: PlanDocument) -> DiskNeed | None:
             checkpoints_kept=optimisation.save_total_limit + 1,
             max_steps=optimisation.max_steps,
             world_size=hardware.world_size,
-            reference_adapter=objective is not None and objective.beta > 0,
+            reference_adapter=has_reference(objective),
             processor_bytes=processor_bytes(folder),
             completions=0 if document.arm.is_sft else geometry.completions(optimisation.max_steps),
             completion_tokens=generation.max_completion_tokens,

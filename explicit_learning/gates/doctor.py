@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.errors import Fault, Refusal
+from explicit_learning.files.child_environment import KEY_VARIABLE
 from explicit_learning.files.typed_json import to_json
 from explicit_learning.gates.compiler import check_compiler
 from explicit_learning.gates.disk import existing_ancestor
@@ -23,7 +24,7 @@ from explicit_learning.gates.machine import measure_hardware, read_limits
 from explicit_learning.gates.nvml import Inventory, NvmlUnavailable, read_inventory
 from explicit_learning.gates.output import check_output
 from explicit_learning.gates.shm import check_shm, shm_need
-from explicit_learning.gates.signing import KEY_VARIABLE, check_signing_key
+from explicit_learning.gates.signing import check_signing_key
 from explicit_learning.gates.temporary import check_temporary_folder
 from explicit_learning.gates.trackers import check_trackers
 from explicit_learning.gates.visible import VisibleDevices, visible_devices

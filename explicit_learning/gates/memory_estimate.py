@@ -46,6 +46,7 @@ from explicit_learning.inputs.lora_targets import adapter_values, resolve_target
 from explicit_learning.model_files.dimensions import Dimensions
 from explicit_learning.model_files.weights import linear_modules
 from explicit_learning.plan.geometry import Geometry
+from explicit_learning.rundir.checkpoint_files import has_reference
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -151,7 +152,7 @@ def estimate_memory(
     geometry = Geometry.of(plan)
     loaded = {
         "weights": weights,
-        "adapters": adapter * (1 + (objective is not None and objective.beta != 0)),
+        "adapters": adapter * (1 + has_reference(objective)),
         ENGINE: _engine_share(plan, engine, gpu_bytes),
     }
     buckets = adapter if geometry.ranks > 1 else 0

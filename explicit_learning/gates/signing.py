@@ -1,8 +1,8 @@
 """Signing keys of statements: Ed25519, given in ``EXPLICIT_SIGNING_KEY`` as a file or as the key itself.
 
-A run can take days, so a key that cannot sign is refused before it starts. Ranks and evaluations never get the
-variable; whoever runs as the same user can read it in the launcher's environment all the same. The key's text is in no
-message and no record.
+A run can take days, so a key that cannot sign is refused before it starts. Ranks, evaluations and other programs never
+get the variable; whoever runs as the same user can read it in the launcher's environment all the same, and a file that
+it names keeps the key itself out of there. The key's text is in no message and no record.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.files.atomic import write_bytes
+from explicit_learning.files.child_environment import KEY_VARIABLE
 from explicit_learning.files.regular import open_regular
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from explicit_learning.errors import Fault
 
 __all__ = [
-    "KEY_VARIABLE",
     "check_signing_key",
     "named_signer",
     "public_key_of",
@@ -34,7 +34,6 @@ __all__ = [
     "write_key_pair",
 ]
 
-KEY_VARIABLE = "EXPLICIT_SIGNING_KEY"
 PEM = "-----BEGIN"
 MAX_KEY_BYTES = 16 * 1024
 OTHERS = stat.S_IRWXG | stat.S_IRWXO

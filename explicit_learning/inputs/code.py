@@ -8,7 +8,6 @@ field: a run must name its code.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import subprocess
 from dataclasses import replace
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.errors import Context, ExitCode, Refusal, found_text
 from explicit_learning.files.canonical import sha256_json
+from explicit_learning.files.child_environment import child_environment
 from explicit_learning.files.hashing import hash_files, snapshot_files
 from explicit_learning.files.resources import ROOT
 from explicit_learning.files.strict_json import load_json
@@ -70,11 +70,12 @@ def code_identity(root: Path = ROOT, image_file: Path = IMAGE_FILE) -> CodeIdent
         expected, fix = "a commit of 40 hexadecimal digits", "use a repository with SHA-1 names"
         raise context.refusal(found=found_text(commit), expected=expected, fix=fix)
     changes = _git(context, root, "status", "--porcelain", "--untracked-files=no")
+    files = _program_files(root)
     return CodeIdentity(
         commit=commit,
-        dirty=bool(changes.strip()) or _program_blobs(root) != _committed_blobs(context, root),
+        dirty=bool(changes.strip()) or _blobs(root, files) != _committed_blobs(context, root),
         known_by="git",
-        files_sha256=program_sha256(root),
+        files_sha256=_sha256(root, files),
         built_files_sha256=None,
     )
 
@@ -85,7 +86,11 @@ def program_sha256(root: Path = ROOT) -> str:
     Raises:
         OSError: If a file cannot be read.
     """
-    hashes = hash_files(_program_files(root))
+    return _sha256(root, _program_files(root))
+
+
+def _sha256(root: Path, files: list[Path]) -> str:
+    hashes = hash_files(files)
     return sha256_json({path.relative_to(root).as_posix(): digest for path, digest in hashes.items()})
 
 
@@ -96,13 +101,13 @@ def _program_files(root: Path) -> list[Path]:
     return [path for path in files if path.parent.name != "__pycache__"]
 
 
-def _program_blobs(root: Path) -> dict[str, str]:
-    """Return the program's files as git would name their content."""
+def _blobs(root: Path, files: list[Path]) -> dict[str, str]:
+    """Return files as git would name their content."""
 
     def blob(data: bytes) -> str:
         return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
-    return {path.relative_to(root).as_posix(): blob(path.read_bytes()) for path in _program_files(root)}
+    return {path.relative_to(root).as_posix(): blob(path.read_bytes()) for path in files}
 
 
 def _committed_blobs(context: Context, root: Path) -> dict[str, str]:
@@ -189,7 +194,7 @@ def _git(context: Context, root: Path, *arguments: str) -> str:
     Returns:
         What git prints; nothing if a ``--quiet`` question has no answer.
     """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment = {name: value for name, value in child_environment().items() if not name.startswith("GIT_")}
     environment |= {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_CEILING_DIRECTORIES": str(root.resolve().parent)}
     command = ["git", "-c", f"safe.directory={root.resolve()}", "-C", str(root), *arguments]
     context = replace(

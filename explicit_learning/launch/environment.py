@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from explicit_learning.files.child_environment import KEY_VARIABLE
 from explicit_learning.files.resources import ROOT
-from explicit_learning.gates.signing import KEY_VARIABLE
 from explicit_learning.plan.vllm_limits import CPU_CACHE_BYTES
 from explicit_learning.rundir.launches import EnvironmentRecord
 

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 from explicit_learning.completion.lifecycle import prepare_run
 from explicit_learning.errors import Refusal
+from explicit_learning.files.child_environment import KEY_VARIABLE
 from explicit_learning.files.progress import say
 from explicit_learning.gates.environment import lock_identity
 from explicit_learning.gates.image import image_identity
-from explicit_learning.gates.signing import KEY_VARIABLE
 from explicit_learning.gates.temporary import lock_folder, temporary_fault
 from explicit_learning.gates.trackers import named_trackers
 from explicit_learning.launch.environment import rank_environment, scratch_environment

@@ -12,6 +12,7 @@ import hashlib
 import re
 import tomllib
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.errors import Context, ExitCode, Refusal, found_text
@@ -169,7 +170,7 @@ def read_lock(path: Path) -> Lock:
         path=path,
         sha256=hashlib.sha256(data).hexdigest(),
         head_fields=_head(lines, path),
-        packages=tuple(_packages(lines, path)),
+        packages=_packages(data, path),
     )
 
 
@@ -179,7 +180,7 @@ def read_packages(path: Path) -> list[LockedPackage]:
     Raises:
         Refusal: If the file cannot be read, or holds a line that is not a pinned requirement with hashes.
     """
-    return _packages(_lines(read_bytes(path, gate=CONTEXT.gate), path), path)
+    return list(_packages(read_bytes(path, gate=CONTEXT.gate), path))
 
 
 def expected_packages(lock: Lock, environment: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -228,7 +229,10 @@ def _head(lines: list[str], path: Path) -> dict[str, Any]:
         raise CONTEXT.refusal(file=f"{path}:{begin + 1}", found=found, expected="TOML in comments") from None
 
 
-def _packages(lines: list[str], path: Path) -> list[LockedPackage]:
+@lru_cache(maxsize=8)
+def _packages(data: bytes, path: Path) -> tuple[LockedPackage, ...]:
+    """Return what a lock's bytes list: kept, because freezing and checking read each shipped lock several times."""
+    lines = _lines(data, path)
     packages: list[LockedPackage] = []
     parts: list[str] = []
     for number, line in enumerate(lines, start=1):
@@ -242,7 +246,7 @@ def _packages(lines: list[str], path: Path) -> list[LockedPackage]:
     if parts:
         expected = "a whole lock: this one looks truncated"
         raise CONTEXT.refusal(file=f"{path}:{len(lines)}", found="an unfinished line", expected=expected)
-    return packages
+    return tuple(packages)
 
 
 def _package(text: str, path: Path, number: int) -> LockedPackage:

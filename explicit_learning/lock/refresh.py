@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.atomic import write_text
+from explicit_learning.files.child_environment import child_environment
 from explicit_learning.lock.cuda import cuda_faults
 from explicit_learning.lock.parse import (
     CONTEXT,
@@ -162,7 +163,9 @@ def _compile(work: Path, arguments: list[str]) -> None:
     import uv
 
     command = [uv.find_uv_bin(), "pip", "compile", "--quiet", *COMPILE, *arguments]
-    done = subprocess.run(command, cwd=work, capture_output=True, encoding="utf-8", check=False)  # noqa: S603 - no shell
+    done = subprocess.run(  # noqa: S603 - no shell
+        command, cwd=work, env=child_environment(), capture_output=True, encoding="utf-8", check=False
+    )
     if done.returncode == 0:
         return
     no_solution = "No solution found" in done.stderr and "network was disabled" not in done.stderr

@@ -20,6 +20,7 @@ from explicit_learning.files.atomic import fsync_file, fsync_folder
 from explicit_learning.files.hashing import hash_files
 from explicit_learning.files.typed_json import MAYBE_OTHER_VERSION, document, read_document, write_document
 from explicit_learning.plan.geometry import Geometry
+from explicit_learning.rundir.checkpoint_files import unplanned_files
 from explicit_learning.rundir.layout import CHECKPOINT_MARK, checkpoint_name, frontiers_file, is_of_file_system, step_of
 
 if TYPE_CHECKING:
@@ -40,6 +41,13 @@ __all__ = [
 
 GATE = "checkpoint"
 CONTEXT = Context(gate=GATE, fix="restore the folder from a copy, or remove it to resume from an older checkpoint")
+SEALING = Context(
+    gate=GATE,
+    fix="report this as a defect (CONTRIBUTING.md says where): the trainer did not write the checkpoint as planned",
+    exit_code=ExitCode.INTERNAL,
+)
+PLANNED = "a file that training writes into every checkpoint of this plan"
+UNPLANNED = "no file but those that training writes into a checkpoint of this plan"
 SCHEMA_VERSION = 1
 
 
@@ -98,9 +106,20 @@ def seal_checkpoint(folder: Path, plan: Plan, *, step: int, run_manifest_sha256:
         run_manifest_sha256: Hash of the run manifest's frozen part.
 
     Raises:
-        Refusal: If a rank's frontiers are missing, or its ledger and trace do not stand at the same completion.
+        Refusal: If the folder has not exactly the files of the plan's checkpoints, or a rank's ledger and trace do not
+            stand at the same completion.
         OSError: If a file cannot be read or flushed; the checkpoint is then not complete.
     """
+    names = [path.relative_to(folder).as_posix() for path in _files(folder)]
+    if faults := [
+        SEALING.fault(
+            file=folder / name,
+            found="a file" if is_there else "no such file",
+            expected=UNPLANNED if is_there else PLANNED,
+        )
+        for name, is_there in unplanned_files(plan, names)
+    ]:
+        raise Refusal(faults)
     ranks = range(plan.hardware.world_size if plan.samples else 0)
     frontiers = tuple(_read_rank_frontiers(folder / frontiers_file(rank), rank) for rank in ranks)
     (folder / CHECKPOINT_MARK).unlink(missing_ok=True)
@@ -203,6 +222,8 @@ def mark_faults(
     """
     context = CONTEXT.at(file)
     yield from _identity_faults(context, folder, mark, plan, run_manifest_sha256)
+    if mark.frozen_config_sha256 == plan.frozen_config_sha256:
+        yield from _listed_faults(context, mark, plan)
     yield from _frontier_faults(context, mark, plan)
 
 
@@ -222,6 +243,16 @@ def _identity_faults(
             if name == "step":
                 fix = f"rename the folder to {checkpoint_name(mark.step)}: it has been renamed"
             yield context.fault(pointer=f"/{name}", found=found_text(found), expected=found_text(value), fix=fix)
+
+
+def _listed_faults(context: Context, mark: CheckpointMark, plan: Plan) -> Iterator[Fault]:
+    """Compare the list of files with what training writes: a list can be changed together with the files."""
+    for name, is_listed in unplanned_files(plan, mark.files):
+        yield context.fault(
+            pointer=f"/files/{name.replace('~', '~0').replace('/', '~1')}",
+            found="listed" if is_listed else "not listed",
+            expected=UNPLANNED if is_listed else PLANNED,
+        )
 
 
 def _frontier_faults(context: Context, mark: CheckpointMark, plan: Plan) -> Iterator[Fault]:

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from collections import deque
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from explicit_learning.errors import Refusal
 from explicit_learning.files.atomic import fsync_folder
 from explicit_learning.files.canonical import canonical_bytes
-from explicit_learning.files.jsonl import bounded_lines
+from explicit_learning.files.compiled_schema import compiled_schema
+from explicit_learning.files.jsonl import matching_lines
 from explicit_learning.files.regular import require_regular
-from explicit_learning.files.typed_json import checked_json, document, from_json, parsed, to_json
+from explicit_learning.files.typed_json import checked_json, document, from_json, to_json
 from explicit_learning.rundir import layout
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ __all__ = ["Event", "EventKind", "GatesRecord", "append_event"]
 __all__ += ["gates_records", "read_events"]
 
 GATE = "events"
+LINE_BYTES = 1024 * 1024
+HELD_BYTES = 4 * 1024 * 1024
 EventKind = Literal["gates", "launch", "resume", "checkpoint", "probe", "set-aside", "finalise", "exit"]
 
 
@@ -103,27 +107,42 @@ def append_event(run: Path, kind: EventKind, data: object, *, at: datetime | Non
         fsync_folder(run)
 
 
-def read_events(tree: Tree) -> tuple[list[Event], int]:
-    """Return a run's events in order, and the number of lines between them that are torn or break the schema.
+def read_events(tree: Tree, *kinds: EventKind) -> tuple[list[Event], int]:
+    """Return a run's newest events in order, and the number of lines between them that are torn or break the schema.
+
+    The log is read once, from its beginning, and little of it is held: anybody can make it longer. Of the lines of
+    these kinds, the newest 4 MiB are read, which are more than ten thousand events; a line of more than 1 MiB is none.
 
     Args:
         tree: The run directory's files.
+        kinds: The kinds that are wanted; every kind by default.
 
     Raises:
         OSError: If there is a file that cannot be read; no file means no events.
     """
-    events: list[Event] = []
-    skipped = 0
+    newest, held = deque[bytes](), 0
+    pattern = rb'"kind":"(?:%s)","time":"' % "|".join(kinds).encode() if kinds else rb"[^\n]"  # lines are canonical
     try:
         with tree.open(layout.EVENTS) as stream:
-            for line in filter(None, (line.removesuffix(b"\n") for line in bounded_lines(stream))):
-                try:
-                    events.append(parsed(json.loads(line), Event, gate=GATE, file=tree.place(layout.EVENTS)))
-                except (ValueError, RecursionError, Refusal):
-                    skipped += 1
+            for line in matching_lines(stream, re.compile(pattern), most=LINE_BYTES):
+                newest.append(line)
+                held += len(line)
+                while held > HELD_BYTES:
+                    held -= len(newest.popleft())
     except FileNotFoundError:
         return [], 0
-    return events, skipped
+    found = [_event(line) for line in newest]
+    events = [event for event in found if event is not None]
+    return [event for event in events if not kinds or event.kind in kinds], len(found) - len(events)
+
+
+def _event(line: bytes) -> Event | None:
+    """Return the event of a line; ``None`` if it is none: nobody wants to know why."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return from_json(Event, value) if compiled_schema("event")(value) else None
 
 
 def gates_records(events: Sequence[Event]) -> list[GatesRecord]:

@@ -1,13 +1,20 @@
-"""Which files of a run directory some part of a run writes (``docs/run-directory.md`` is the table of them)."""
+"""Which files of a run directory some part of a run writes (``docs/run-directory.md`` is the table of them).
+
+Any other that a statement would cover is refused: before the statement is written, and when it is verified.
+"""
 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from explicit_learning.accounting.binding import log_file
 from explicit_learning.rundir import layout
 
-__all__ = ["is_known"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["unknown_files"]
 
 _ID = r"[A-Za-z0-9-]{1,64}"
 _CHECKPOINT = layout.checkpoint_name(0).replace("0", "[1-9][0-9]*")
@@ -29,15 +36,16 @@ _NAMES = frozenset(
         ),
     }
 )
-# A checkpoint's mark names exactly its files; the other folders hold whatever was there, or libraries write.
-_FOLDERS = tuple(
-    f"{name}/" for name in (layout.SET_ASIDE, layout.LOGS, layout.TENSORBOARD, layout.UNINTERRUPTED, layout.EVALUATIONS)
-)
+# Logs of libraries, and evaluations, which have statements of their own.
+_FOLDERS = tuple(f"{name}/" for name in (layout.LOGS, layout.TENSORBOARD, layout.EVALUATIONS))
+_UNINTERRUPTED = f"{layout.UNINTERRUPTED}/"
+# A checkpoint's mark names exactly its files; a folder that was set aside holds whatever was there.
 _PATTERNS = tuple(
     map(
         re.compile,
         (
             rf"{_CHECKPOINT}/.+",
+            rf"{layout.SET_ASIDE}/({_CHECKPOINT}|{layout.FINAL_ADAPTER})\.[0-9]{{4}}/.+",
             rf"{layout.LAUNCHES}/{_ID}(\.end)?\.json",
             rf"{layout.RESUME_AUDITS}/{_CHECKPOINT}-{_ID}\.json",
         ),
@@ -45,13 +53,19 @@ _PATTERNS = tuple(
 )
 
 
-def is_known(name: str, *, world_size: int) -> bool:
-    """Whether some part of a run writes a file.
+def unknown_files(names: Iterable[str], *, world_size: int) -> list[str]:
+    """Return the files that a statement covers and that no part of a run writes, in order.
 
     Args:
-        name: Its POSIX path relative to the run directory.
+        names: All files of a run directory, as POSIX paths relative to it.
         world_size: Number of ranks.
     """
+    return sorted(name for name in names if layout.is_covered(name) and not _is_known(name, world_size))
+
+
+def _is_known(name: str, world_size: int) -> bool:
+    if name.startswith(_UNINTERRUPTED):  # a run directory itself
+        return _is_known(name.removeprefix(_UNINTERRUPTED), world_size)
     if name in _NAMES or name.startswith(_FOLDERS) or any(pattern.fullmatch(name) for pattern in _PATTERNS):
         return True
     logs = {log_file(kind, rank): rank for rank in range(world_size) for kind in ("ledger", "trace")}

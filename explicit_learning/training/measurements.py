@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from explicit_learning.rundir.metrics import logged_rows
 from explicit_learning.rundir.rank_report import RankGpu, RankReport, SamplerAgreement, TrainableParameter
 from explicit_learning.training.collectives import sum_over_ranks
 from explicit_learning.training.kernels import bound_layer_functions
-from explicit_learning.training.metrics import logged_rows
 from explicit_learning.training.objectives.loss_term_check import checked_terms
 from explicit_learning.training.policy import ADAPTER, base_tensors, trainable_parameters
 from explicit_learning.training.state.adapters import adapter_tensors
@@ -19,7 +19,7 @@ from explicit_learning.training.state.digests import live_tensors_sha256
 if TYPE_CHECKING:
     from peft import PeftModel
 
-    from explicit_learning.training.counters import Counters
+    from explicit_learning.rundir.counters import Counters
     from explicit_learning.training.state.checkpointing import CheckpointingTrainer
 
 __all__ = ["WeightDigests", "rank_gpu", "rank_report"]

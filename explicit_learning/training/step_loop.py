@@ -18,9 +18,10 @@ import torch
 from transformers import TrainerCallback
 
 from explicit_learning.launch.outcomes import NonFiniteLossError
+from explicit_learning.plan.log_steps import is_log_step
+from explicit_learning.rundir.counters import Counters
+from explicit_learning.rundir.metrics import is_logged, plain_metrics
 from explicit_learning.training.collectives import any_rank
-from explicit_learning.training.counters import Counters
-from explicit_learning.training.metrics import plain_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -174,7 +175,7 @@ class StepCallback(TrainerCallback):
         cycle_ends = step % loop.cycle == 0
         stopping = cycle_ends and (self._stop or (pause is not None and step >= pause))
         exhausted = cycle_ends and self._short
-        control.should_log = last or step % optimisation.logging_interval == 0
+        control.should_log = is_log_step(optimisation, step)
         control.should_save = last or stopping or exhausted or (cycle_ends and step % optimisation.save_interval == 0)
         if last or stopping or exhausted:
             control.should_training_stop = True
@@ -191,7 +192,7 @@ class StepCallback(TrainerCallback):
         """Write the step's row and, now and then, show a line."""
         del args, control
         logs: dict[str, Any] = kwargs.get("logs") or {}
-        if "loss" not in logs:
+        if not is_logged(logs):
             return  # this is the summary that a trainer logs when it ends
         row = plain_metrics(state.global_step, logs)
         if self.loop.metrics is not None:

@@ -7,28 +7,30 @@ hash that covers it still contradicts the rest.
 
 from __future__ import annotations
 
-import math
-import re
 from functools import partial
 from typing import TYPE_CHECKING
 
 from explicit_learning.completion.launches import differences, launch_entries, machines_of
 from explicit_learning.completion.marker import last_values
-from explicit_learning.errors import Context, Refusal, found_text
-from explicit_learning.files.tree import tree_json
+from explicit_learning.errors import Context
 from explicit_learning.files.typed_json import field_names, to_json
-from explicit_learning.inputs.initial_adapter import differing_configuration
-from explicit_learning.model_files.folders import POLICY_ADAPTER
-from explicit_learning.model_files.tensors import tensors_sha256, tree_tensors
+from explicit_learning.model_files.tensors import tensors_sha256
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.checkpoint_mark import mark_faults
 from explicit_learning.rundir.completion_marker import CheckpointEntry, Parameters
 from explicit_learning.rundir.run_manifest import CompletionRecord, PlanIdentities, create_run_manifest
+from explicit_learning.verify.adapter_files import (
+    configuration_faults,
+    read_tensors,
+    saved_tensors,
+    tensor_differences,
+    trained_tensors,
+)
 from explicit_learning.verify.contradictions import contradiction
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from explicit_learning.errors import Fault
     from explicit_learning.files.tree import Tree
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
 __all__ = ["consistency_faults"]
 
 CONTEXT = Context(gate="consistency", fix="restore the run directory from a copy: its records contradict each other")
-TORCH_TYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F64": "float64"}
 
 
 def consistency_faults(tree: Tree, record: RunRecord, hashes: Mapping[str, str]) -> Iterator[Fault]:
@@ -229,8 +230,8 @@ def _adapter(tree: Tree, record: RunRecord, marker: CompletionMarker, hashes: Ma
         yield from _different(file, f"/adapter/files/{name}", found, present.get(name), f"the hash of {prefix}{name}")
     weights = f"{prefix}{layout.ADAPTER_WEIGHTS}"
     if record.plan is not None:
-        yield from _configuration(tree, record.plan, marker)
-    tensors = yield from _tensors(tree, weights)
+        yield from configuration_faults(tree, layout.FINAL_ADAPTER, record.plan, marker, CONTEXT)
+    tensors = yield from read_tensors(tree, weights, CONTEXT)
     if tensors is not None:
         sha256 = tensors_sha256(tensors)
         for pointer, found in (
@@ -245,41 +246,6 @@ def _adapter(tree: Tree, record: RunRecord, marker: CompletionMarker, hashes: Ma
         yield from _checkpoint_adapters(tree, folder, mark.step, marker)
 
 
-def _configuration(tree: Tree, plan: Plan, marker: CompletionMarker) -> Iterator[Fault]:
-    """The final adapter's configuration is that of the plan, and names exactly the modules that were trained."""
-    name = f"{layout.FINAL_ADAPTER}/{layout.ADAPTER_CONFIG}"
-    if name not in tree.files:
-        return  # the comparison of files has said so
-    config, file = tree_json(tree, name, gate=CONTEXT.gate, fix=CONTEXT.fix), tree.place(name)
-    for fault in differing_configuration(config, plan.lora, file=file):
-        yield CONTEXT.fault(file=file, pointer=fault.pointer, found=fault.found, expected=fault.expected)
-    base = config.get("base_model_name_or_path") if isinstance(config, dict) else None
-    if isinstance(base, str) and base.startswith("/"):
-        yield CONTEXT.fault(file=file, pointer="/base_model_name_or_path", found=base, expected="a relative path")
-    named = config.get("target_modules") if isinstance(config, dict) else None
-    if isinstance(named, list):
-        modules = {re.sub(r"\.lora_[AB](\.default)?\.weight$", "", tensor) for tensor in marker.parameters.tensors}
-        ends = {module: [str(each) for each in named if f".{module}".endswith(f".{each}")] for module in modules}
-        used = sorted({each for found in ends.values() for each in found})
-        source = f"the modules of parameters.tensors in {layout.COMPLETION_MARKER}"
-        yield from _different(file, "/target_modules", sorted(map(str, named)), used, source)
-        if other := sorted(module for module, found in ends.items() if not found):
-            found = f"{len(other)} trained modules without a name, such as {other[0]}"
-            yield CONTEXT.fault(file=file, pointer="/target_modules", found=found, expected="every trained module")
-
-
-def _tensors(tree: Tree, name: str) -> Generator[Fault, None, dict[str, TensorDigest] | None]:
-    """Yield why the tensors of a file cannot be digested; return their digests if they can."""
-    if name not in tree.files:
-        yield CONTEXT.fault(file=tree.place(name), found="no such file", expected="an adapter")
-        return None
-    try:
-        return tree_tensors(tree, name)
-    except Refusal as refusal:
-        yield from refusal.faults
-        return None
-
-
 def _parameters(
     file: str, marker: CompletionMarker, tensors: Mapping[str, TensorDigest], weights: str
 ) -> Iterator[Fault]:
@@ -288,17 +254,9 @@ def _parameters(
     for name in ("trainable", "sha256"):
         found, expected = getattr(marker.parameters, name), getattr(again, name)
         yield from _different(file, f"/parameters/{name}", found, expected, "computed again from parameters.tensors")
-    trained = {
-        name.replace(f".{POLICY_ADAPTER}.weight", ".weight"): (entry.shape, entry.dtype)
-        for name, entry in marker.parameters.tensors.items()
-    }
-    saved = {name: (tensor.shape, TORCH_TYPES.get(tensor.dtype, tensor.dtype)) for name, tensor in tensors.items()}
-    if trained != saved:
-        names = sorted(name for name in trained.keys() | saved.keys() if trained.get(name) != saved.get(name))
-        found = f"{len(names)} other tensors, such as {names[0]}: {found_text(trained.get(names[0]))}"
-        entries = sum(math.prod(shape) for shape, _ in saved.values())
-        expected = f"the {len(saved)} tensors of {weights} ({entries:,} parameters)"
-        yield CONTEXT.fault(file=file, pointer="/parameters/tensors", found=found, expected=expected)
+    if different := tensor_differences(trained_tensors(marker), saved_tensors(tensors)):
+        found, expected = different
+        yield CONTEXT.fault(file=file, pointer="/parameters/tensors", found=found, expected=f"{expected} of {weights}")
 
 
 def _checkpoint_adapters(tree: Tree, folder: str, step: int, marker: CompletionMarker) -> Iterator[Fault]:
@@ -312,7 +270,7 @@ def _checkpoint_adapters(tree: Tree, folder: str, step: int, marker: CompletionM
     for name, (which, sha256) in expected.items():
         if name not in tree.files or (name == own and step != marker.counts.optimizer_steps):
             continue
-        tensors = yield from _tensors(tree, name)
+        tensors = yield from read_tensors(tree, name, CONTEXT)
         if tensors is not None:
             source = f"the digest of the {which} adapter in {layout.COMPLETION_MARKER}"
             yield from _different(tree.place(name), "", tensors_sha256(tensors), sha256, source)
@@ -331,8 +289,5 @@ def _log(tree: Tree, record: RunRecord, marker: CompletionMarker) -> Iterator[Fa
         found = f"{len(record.metrics)} rows" if first is None else f"another row {first}"
         expected = f"the {len(log)} rows of log_history in {layout.COMPLETION_MARKER}"
         yield CONTEXT.fault(file=file if first is None else f"{file}:{first}", found=found, expected=expected)
-    where, last = tree.place(layout.COMPLETION_MARKER), marker.counts.optimizer_steps
-    steps = [row.get("step") for row in log]
-    expected_steps = sorted({step for step in steps if isinstance(step, int) and 0 < step <= last})
-    yield from _different(where, "/log_history", steps, expected_steps, f"steps in order, from 1 to {last} at most")
-    yield from _different(where, "/metrics", marker.metrics, last_values(log), "the last values of log_history")
+    source = "the last values of log_history"
+    yield from _different(tree.place(layout.COMPLETION_MARKER), "/metrics", marker.metrics, last_values(log), source)

@@ -9,14 +9,16 @@ from explicit_learning.errors import Context
 from explicit_learning.errors.invisible import escaped
 from explicit_learning.files.tree import UNREADABLE
 from explicit_learning.rundir import layout
+from explicit_learning.rundir.known_files import unknown_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from explicit_learning.errors import Fault
     from explicit_learning.files.tree import Tree
+    from explicit_learning.plan.typed_plan import Plan
 
-__all__ = ["READABLE", "REMOVE", "FileSet", "compare_files", "file_faults", "other_entries"]
+__all__ = ["READABLE", "REMOVE", "FileSet", "compare_files", "file_faults", "other_entries", "strange_faults"]
 
 CONTEXT = Context(gate="files", fix="restore the run directory from a copy")
 READABLE = "make it readable, or verify as its owner"
@@ -65,6 +67,14 @@ def other_entries(tree: Tree) -> Iterator[Fault]:
         if layout.is_covered(name):
             fix = READABLE if what == UNREADABLE else REMOVE
             yield CONTEXT.fault(file=_shown(tree, name), found=what, expected="files and folders only", fix=fix)
+
+
+def strange_faults(tree: Tree, plan: Plan, compared: FileSet | None) -> Iterator[Fault]:
+    """Yield a fault for every file that no part of a run writes, although a statement names it, or there is none."""
+    names = tree.files.keys() - set(compared.extra if compared else ())
+    for name in unknown_files(names, world_size=plan.hardware.world_size):
+        expected, fix = "files that a run writes, and no others", "do not rely on this file: it is not the run's"
+        yield CONTEXT.fault(file=_shown(tree, name), found="another file", expected=expected, fix=fix)
 
 
 def _shown(tree: Tree, name: str) -> str:

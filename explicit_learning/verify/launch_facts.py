@@ -11,6 +11,7 @@ from explicit_learning.errors import Context
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.launches import source_of
 from explicit_learning.verify.contradictions import contradiction
+from explicit_learning.verify.launch_ends import end_record_faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,6 +52,7 @@ def launch_faults(
             pointer = f"/nodes/{rank}/platform/gpus"
             yield from _different(file, pointer, list(node.platform.gpus), used, "GPUs that the machine has")
         yield from _locks(file, launch, plan.environment_lock_sha256)
+    yield from end_record_faults(tree, plan, launches)
     if marker is not None and launches:
         yield from _sums(tree, plan, launches, marker)
         yield from _last_end(tree, plan, launches[-1])

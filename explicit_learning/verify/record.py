@@ -47,7 +47,7 @@ OTHER_DOCUMENTS = (
     (re.compile(r"checkpoint-[1-9][0-9]*/counters-rank-[0-9]+\.json"), "counters"),
     (re.compile(r"checkpoint-[1-9][0-9]*/state-digests-rank-[0-9]+\.json"), "state-digests"),
     (re.compile(r"checkpoint-[1-9][0-9]*/accounting/rank-[0-9]+\.json"), "rank-frontiers"),
-    (re.compile(r"(.*/)?(adapter_config|trainer_state)\.json"), None),
+    (re.compile(r"(.*/)?adapter_config\.json"), None),
 )
 
 
@@ -64,7 +64,7 @@ class RunRecord:
         audits: The resume audits, by file.
         boundary: A smoke run's boundary.
         comparison: A smoke run's comparison of outputs.
-        events: The lines of the event log that can be read, in order.
+        events: The newest events about gates and about rows that were set aside, in order: nothing else is compared.
         metrics: The rows of the metrics.
         unreadable: Whether anything could not be read.
     """
@@ -106,7 +106,7 @@ def read_record(tree: Tree, collector: FaultCollector) -> RunRecord:
     record.boundary = reader.optional(layout.SMOKE_BOUNDARY, SmokeBoundary)
     record.comparison = reader.optional(layout.OUTPUT_COMPARISON, OutputComparison)
     record.metrics = reader.attempt(lambda: list(_rows(tree, layout.METRICS))) or []
-    record.events, _ = reader.attempt(lambda: read_events(tree)) or ([], 0)
+    record.events, _ = reader.attempt(lambda: read_events(tree, "gates", "set-aside")) or ([], 0)
     _check_others(tree, collector)
     return record
 

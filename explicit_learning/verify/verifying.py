@@ -16,17 +16,19 @@ from explicit_learning.errors.invisible import escaped
 from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.tree import hash_tree
 from explicit_learning.rundir import layout
-from explicit_learning.rundir.known_files import is_known
 from explicit_learning.verify.accounting.recomputing import accounting_faults
 from explicit_learning.verify.checkpoint_contents import checkpoint_faults
+from explicit_learning.verify.checkpoint_counters import counter_faults
 from explicit_learning.verify.compared_outputs import UNINTERRUPTED_RUN
 from explicit_learning.verify.consistency import consistency_faults
 from explicit_learning.verify.deep import deep_faults, initial_adapter_faults
 from explicit_learning.verify.evaluations import check_evaluation, check_evaluations
-from explicit_learning.verify.files import FileSet, compare_files, file_faults, other_entries
+from explicit_learning.verify.files import FileSet, compare_files, file_faults, other_entries, strange_faults
 from explicit_learning.verify.interruptions import interruption_faults
 from explicit_learning.verify.launch_facts import launch_faults
+from explicit_learning.verify.log_rows import log_faults
 from explicit_learning.verify.measurements import REPEATED, measurement_faults
+from explicit_learning.verify.model_card import card_faults
 from explicit_learning.verify.reachable import Reachable, reach
 from explicit_learning.verify.record import read_record
 from explicit_learning.verify.statement import (
@@ -43,7 +45,6 @@ if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
     from explicit_learning.files.tree import Tree
-    from explicit_learning.plan.typed_plan import Plan
     from explicit_learning.verify.record import RunRecord
     from explicit_learning.verify.statement import CheckedStatement
 
@@ -185,6 +186,9 @@ class _Verifier:
         statement, files = self._statement(record, hashes)
         self._part(lambda: consistency_faults(tree, record, hashes))
         self._part(lambda: interruption_faults(tree, record, hashes))
+        self._part(lambda: card_faults(tree, record))
+        if (planned := record.plan) is not None and (marker := record.marker) is not None:
+            self._part(lambda: log_faults(tree, planned, marker))
         self._tell_documents(record)
         if record.comparison is not None:
             self.not_checked.append(UNINTERRUPTED_RUN)
@@ -196,7 +200,8 @@ class _Verifier:
             reachable = reach(plan, record.events, self.plan_file)
             self.not_checked += reachable.why_not
             self._part(lambda: initial_adapter_faults(record, reachable))
-            self._tell_unknown(plan)
+            self.collector.extend(strange_faults(tree, plan, files))
+            self._tell_left()
             self._accounting(record, reachable)
         evaluations = check_evaluations(tree, record, key=self.key, reachable=reachable)
         self.collector.extend(evaluations.faults())
@@ -265,17 +270,12 @@ class _Verifier:
             self.limits.append(LIMIT_UNVERIFIED)
         return statement, files
 
-    def _tell_unknown(self, plan: Plan) -> None:
-        """Tell which files no part of a run writes: of them only the bytes can be compared."""
-        ranks = plan.hardware.world_size
+    def _tell_left(self) -> None:
+        """Tell which files are nobody's."""
         left = [escaped(name) for name in self.tree.files if any(map(layout.is_of_file_system, name.split("/")))]
         if left:
             shown = ", ".join(left[:UNKNOWN_SHOWN]) + (" and more" if len(left) > UNKNOWN_SHOWN else "")
             self.not_checked.append(f"files that file systems and file managers left ({len(left)}): {shown}")
-        covered = filter(layout.is_covered, self.tree.files)
-        if unknown := [escaped(name) for name in covered if not is_known(name, world_size=ranks)]:
-            shown = ", ".join(unknown[:UNKNOWN_SHOWN]) + (" and more" if len(unknown) > UNKNOWN_SHOWN else "")
-            self.not_checked.append(f"what is in files that no part of a run writes ({len(unknown)}): {shown}")
 
     def _tell_documents(self, record: RunRecord) -> None:
         launches, marks = len(record.launches), len(record.marks)
@@ -317,12 +317,15 @@ class _Verifier:
             marks=record.marks,
             boundary=record.boundary,
             launches=record.launches,
+            events=record.events,
             slots=reachable.slots,
             model=reachable.model,
         )
         self.collector.extend(answer.faults)
         self.checked += answer.checked
         self.not_checked += answer.not_checked
+        sampled = answer.sampled if answer.recounts else None
+        self._part(lambda: counter_faults(tree, plan, record.marks, marker, sampled))
         if marker is None:
             return
         if plan.samples and not answer.recounts:

@@ -27,6 +27,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert main(["keygen", "-o", str(folder / "key.pem")]) == 0
     run = Run.of(folder / "run", sft_document())
     run.prepare()
+    run.checkpoint(3)
     assert finish(run, signing_key=str(folder / "key.pem")) == 0
     return folder
 

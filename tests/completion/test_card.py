@@ -51,7 +51,7 @@ def test_identities_counts_and_command(rl: Run) -> None:
     for value in (rl.plan.frozen_config_sha256, slots, manifest.run_manifest_sha256, COMMIT, rl.plan.code_commit):
         assert f"`{value}`" in text
     assert "| sampled_tokens | 132 |" in text
-    assert "| forwards | 40 |\n| sampling_forwards | 132 |\n| scored_tokens | 480 |" in text
+    assert "| forwards | 40 |\n| sampling_forwards | 36 |\n| scored_tokens | 480 |" in text
     assert "seconds" not in text
     assert "| loss | 0.25 |" in text
     assert "sft_loss_tokens" not in text

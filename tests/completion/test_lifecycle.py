@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from explicit_learning.completion.lifecycle import after_ranks
+from explicit_learning.completion.marker import last_values
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.hashing import sha256_file, snapshot
 from explicit_learning.files.tree import FolderTree
 from explicit_learning.files.typed_json import to_json
+from explicit_learning.rundir.checkpoint_files import checkpoint_files
 from explicit_learning.rundir.completion_marker import Compute, Memory, read_marker
 from explicit_learning.rundir.events import read_events
 from explicit_learning.rundir.outcome import RankOutcome
@@ -74,12 +76,7 @@ def test_an_rl_run_completes(rl: Run) -> None:
     assert set(marker.adapter.files) == {"README.md", "adapter_config.json", "adapter_model.safetensors"}
     (checkpoint,) = marker.checkpoints
     assert checkpoint.mark_sha256 == sha256_file(rl.folder / "checkpoint-3" / "complete.json")
-    assert checkpoint.files.keys() == {
-        "accounting/rank-0.json",
-        "accounting/rank-1.json",
-        "adapter_model.safetensors",
-        "trainer_state.json",
-    }
+    assert checkpoint.files.keys() == checkpoint_files(rl.plan)
     assert marker.identities.final_adapter_tensors_sha256 == marker.adapter.tensors_sha256
     tensors = {"lora_A": {"shape": [2, 3], "dtype": "float32"}}
     assert to_json(marker.parameters) == {"trainable": 6, "tensors": tensors, "sha256": sha256_json(tensors)}
@@ -87,9 +84,10 @@ def test_an_rl_run_completes(rl: Run) -> None:
     assert marker.launches.measured == 1
     assert marker.memory == Memory(peak_bytes_by_rank=(1000, 1000), peak_reserved_bytes_by_rank=(None, None))
     assert marker.compute == Compute(
-        forwards=40, sampling_forwards=132, scored_tokens=480, device_seconds=3.0, runtime_seconds=1.5
+        forwards=40, sampling_forwards=36, scored_tokens=480, device_seconds=3.0, runtime_seconds=1.5
     )
-    assert marker.metrics == {"step": 2, "loss": 0.25, "reward": None}
+    assert marker.metrics == last_values(marker.log_history)
+    assert (marker.metrics["step"], marker.metrics["loss"]) == (3, 0.25)
     assert marker.zero_gradient_steps == (2,)
     assert kinds(rl) == ["gates", "launch", "exit"]
 
@@ -143,7 +141,7 @@ def test_an_sft_run_completes_with_nulls_where_nothing_was_sampled(sft: Run) -> 
     }
     assert counts == expected
     assert (marker.accounting, marker.reward, marker.objective) == ((), None, None)
-    assert (marker.compute.forwards, marker.compute.sampling_forwards) == (40, None)
+    assert (marker.compute.forwards, marker.compute.sampling_forwards) == (6, None)
 
 
 def test_a_log_that_was_removed_or_damaged_keeps_no_finished_run_from_its_marker(rl: Run) -> None:

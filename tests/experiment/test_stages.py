@@ -73,14 +73,14 @@ def test_a_sound_plan_of_another_stage_is_refused_by_field(tmp_path: Path, name:
 
 
 def test_warnings_about_a_plan_are_left_to_its_run(
-    tmp_path: Path, digits_manifest: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, small_digits_manifest: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`el run` prints those of the plan that it is given: here they would be printed a second time."""
     (stage,) = (stage for stage in DEMO.rl if stage.arm == "answer_grpo")
     stage = replace(stage, draft=stage.draft | {"objective": {"beta": 0.5}})
     adapter = ASSETS / "tiny-vlm" / "sft-adapter"
     run = freeze_stage(
-        DEMO, stage, 0, out=tmp_path, manifest=digits_manifest, initial_adapter=adapter, count_sft=lambda *_: None
+        DEMO, stage, 0, out=tmp_path, manifest=small_digits_manifest, initial_adapter=adapter, count_sft=lambda *_: None
     )
     assert read_plan(run.plan_file).warnings
     assert capsys.readouterr() == ("", "")
@@ -145,7 +145,7 @@ SECOND_SFT = replace(DEMO.sft[0], arm="sft_answer", file=SECOND, draft=json.load
     ],
 )
 def test_what_is_wrong_with_a_later_draft_is_refused_before_anything_is_trained(
-    tmp_path: Path, digits_manifest: Path, arm: str, change: dict[str, Any], pointer: str
+    tmp_path: Path, small_digits_manifest: Path, arm: str, change: dict[str, Any], pointer: str
 ) -> None:
     def changed(stage: Stage) -> Stage:
         draft = {
@@ -157,19 +157,19 @@ def test_what_is_wrong_with_a_later_draft_is_refused_before_anything_is_trained(
 
     experiment = replace(
         DEMO,
-        data={"manifest": str(digits_manifest)},
+        data={"manifest": str(small_digits_manifest)},
         sft=(*DEMO.sft, changed(SECOND_SFT)),
         rl=tuple(changed(stage) for stage in DEMO.rl if stage.arm in {"answer_grpo", "evi_po"}),
     )
     with pytest.raises(Refusal) as caught:
-        require_sound_drafts(experiment, out=tmp_path / "out", manifest=digits_manifest, count_sft=count_light)
+        require_sound_drafts(experiment, out=tmp_path / "out", manifest=small_digits_manifest, count_sft=count_light)
     file = next(stage.file for stage in (*experiment.sft, *experiment.rl) if stage.arm == arm)
     assert pointer in {fault.pointer for fault in caught.value.faults}
     assert {fault.file for fault in caught.value.faults} == {str(file)}
     assert not (tmp_path / "out").exists()
 
 
-def test_sound_drafts_are_left_to_be_frozen(tmp_path: Path, digits_manifest: Path) -> None:
-    experiment = replace(DEMO, data={"manifest": str(digits_manifest)}, rl=DEMO.rl[:2])
-    require_sound_drafts(experiment, out=tmp_path / "out", manifest=digits_manifest, count_sft=count_light)
+def test_sound_drafts_are_left_to_be_frozen(tmp_path: Path, small_digits_manifest: Path) -> None:
+    experiment = replace(DEMO, data={"manifest": str(small_digits_manifest)}, rl=DEMO.rl[:2])
+    require_sound_drafts(experiment, out=tmp_path / "out", manifest=small_digits_manifest, count_sft=count_light)
     assert not (tmp_path / "out").exists()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from explicit_learning.files.canonical import canonical_bytes, sha256_json
-from explicit_learning.files.hashing import hash_files, sha256_file, snapshot, snapshot_sha256
+from explicit_learning.files.hashing import CHUNK, hash_files, sha256_file, snapshot, snapshot_sha256, visible_entries
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,6 +55,28 @@ def test_file_hashes_are_sha256(tmp_path: Path) -> None:
     assert sha256_file(files[3]) == expected[files[3]]
 
 
+@pytest.mark.parametrize("sizes", [[], [0], [10] * 300, [CHUNK - 1, 1, 1], [3, CHUNK, 3], [3, 3 * CHUNK, 9]])
+def test_each_file_has_its_own_hash_whatever_the_sizes(tmp_path: Path, sizes: list[int]) -> None:
+    contents = {tmp_path / f"{number}.bin": bytes([number % 256]) * size for number, size in enumerate(sizes)}
+    for path, content in contents.items():
+        path.write_bytes(content)
+    hashes = hash_files(reversed(contents))
+    assert list(hashes) == list(reversed(contents))
+    assert hashes == {path: hashlib.sha256(content).hexdigest() for path, content in contents.items()}
+
+
+def test_the_first_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    files = [tmp_path / f"{number}.bin" for number in range(50)]
+    for path in files:
+        path.write_bytes(b"text")
+    for number in (31, 30):
+        files[number].unlink()
+        files[number].mkdir()
+    with pytest.raises(OSError) as caught:  # noqa: PT011 - which one is compared
+        hash_files(files)
+    assert caught.value.filename == str(files[30])
+
+
 def make(folder: Path) -> Path:
     (folder / "sub").mkdir(parents=True)
     (folder / "b.txt").write_text("b")
@@ -75,6 +97,21 @@ def test_a_snapshot_does_not_depend_on_the_place_or_on_hidden_files(tmp_path: Pa
     (two / ".cache").mkdir()
     (two / ".cache" / "junk").write_text("x")
     assert snapshot_sha256(one) == snapshot_sha256(two)
+
+
+def test_entries_are_listed_sorted_without_hidden_ones_and_links_are_not_followed(tmp_path: Path) -> None:
+    folder = make(tmp_path / "one")
+    (folder / "sub" / ".hidden").write_text("x")
+    (folder / ".git").mkdir()
+    (folder / ".git" / "config").write_text("x")
+    (folder / "sub" / "link").symlink_to(make(tmp_path / "elsewhere"))
+    (folder / "loop").symlink_to(folder)
+    (folder / "broken").symlink_to(folder / "missing")
+    (folder / "sub-1").write_text("x")  # a text sorts it before "sub/a.txt", a path after it
+    names = ["b.txt", "broken", "loop", "sub", "sub/a.txt", "sub/link", "sub-1"]
+    assert visible_entries(folder) == [folder / name for name in names]
+    assert visible_entries(tmp_path / "missing") == []
+    assert visible_entries(folder / "b.txt") == []
 
 
 @pytest.mark.parametrize("change", ["content", "name", "extra", "missing"])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
 from explicit_learning.errors import Refusal
 from explicit_learning.files import jsonl
-from explicit_learning.files.jsonl import bounded_lines, read_rows, stream_rows, write_rows
+from explicit_learning.files.jsonl import bounded_lines, matching_lines, read_rows, stream_rows, write_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,3 +101,23 @@ def test_a_line_is_never_longer_than_the_bound(
 ) -> None:
     monkeypatch.setattr(jsonl, "MAX_LINE_BYTES", 5)
     assert list(bounded_lines(io.BytesIO(data))) == lines
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 5, 100])
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        (b"", []),
+        (b"\n\n\n", []),
+        (b"ax\nb\nxc\n", [b"ax", b"xc"]),
+        (b"b\naxx\ntorn x", [b"axx", b"torn x"]),
+        (b"xxx\nx\n", [b"xxx", b"x"]),
+        (b"123456x\nx\n", [b"x"]),
+        (b"x123456\n123456x\nxx\nx123456", [b"xx"]),
+    ],
+)
+def test_lines_that_match_are_found_whatever_the_blocks(
+    monkeypatch: pytest.MonkeyPatch, data: bytes, lines: list[bytes], block: int
+) -> None:
+    monkeypatch.setattr(jsonl, "BLOCK_BYTES", block)
+    assert list(matching_lines(io.BytesIO(data), re.compile(b"x"), most=6)) == lines

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from explicit_learning.data.digits import SIZES, Size
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.resources import PLANS
 from explicit_learning.freeze import draft_data
@@ -28,6 +29,13 @@ def freezing(out: Path, group: str = "generation", **changes: Any) -> dict[str, 
     return plan
 
 
+@pytest.fixture
+def few_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the quick size be a smaller one: these tests are about where the data lies, not how much there is."""
+    monkeypatch.setitem(SIZES, "quick", Size(sft_items=8, slot_groups=4, evaluation_groups=2))
+
+
+@pytest.mark.usefixtures("few_items")
 @pytest.mark.parametrize(
     ("group", "change"),
     [

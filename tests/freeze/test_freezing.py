@@ -37,9 +37,9 @@ def ten_steps(*_: Any) -> SftPass:
 
 
 @pytest.fixture
-def draft(digits_manifest: Path, demo_adapter: Path) -> dict[str, Any]:
+def draft(small_digits_manifest: Path, demo_adapter: Path) -> dict[str, Any]:
     document = json.loads(DRAFT.read_text())
-    document["data"] = {"manifest": str(digits_manifest)}
+    document["data"] = {"manifest": str(small_digits_manifest)}
     document["initial_adapter"] = {"path": str(demo_adapter)}
     return dict(document)
 
@@ -87,13 +87,13 @@ def test_a_frozen_plan_names_everything_by_hash(draft: dict[str, Any], tmp_path:
     assert load_plan(out).arm == "answer_grpo"
 
 
-def test_paths_of_a_plan_start_at_the_plan(draft: dict[str, Any], tmp_path: Path, digits_manifest: Path) -> None:
+def test_paths_of_a_plan_start_at_the_plan(draft: dict[str, Any], tmp_path: Path, small_digits_manifest: Path) -> None:
     out = tmp_path / "deep" / "er" / "plan.json"
     plan, _ = freeze(draft, file=DRAFT, out=out, count_sft=no_sft)
     for path in (plan["model"]["path"], plan["prompt"]["path"], plan["data"]["dataset"]["path"]):
         assert not Path(path).is_absolute()
         assert (out.parent / path).exists()
-    assert (out.parent / plan["data"]["asset_root"]).resolve() == digits_manifest.parent.resolve()
+    assert (out.parent / plan["data"]["asset_root"]).resolve() == small_digits_manifest.parent.resolve()
 
 
 def test_the_same_draft_freezes_to_the_same_plan(draft: dict[str, Any], tmp_path: Path) -> None:
@@ -132,8 +132,8 @@ def test_the_embedded_dataset_is_made_beside_the_plan(draft: dict[str, Any], tmp
     assert check_plan(read_plan(tmp_path / "plan.json"), out=None).document.plan is not None
 
 
-def test_an_sft_plan_takes_its_steps_from_the_rows(digits_manifest: Path, tmp_path: Path) -> None:
-    draft = json.loads(SFT_DRAFT.read_text()) | {"data": {"manifest": str(digits_manifest)}}
+def test_an_sft_plan_takes_its_steps_from_the_rows(small_digits_manifest: Path, tmp_path: Path) -> None:
+    draft = json.loads(SFT_DRAFT.read_text()) | {"data": {"manifest": str(small_digits_manifest)}}
     plan, _ = freeze(draft, file=SFT_DRAFT, out=tmp_path / "plan.json", count_sft=ten_steps)
     assert plan["optimisation"]["max_steps"] == 6
     assert plan["budget"] == {
@@ -145,8 +145,8 @@ def test_an_sft_plan_takes_its_steps_from_the_rows(digits_manifest: Path, tmp_pa
     assert plan["data"]["dataset"]["path"].endswith("sft_certificate.jsonl")
 
 
-def test_an_sft_draft_cannot_promise_more_steps_than_there_are(digits_manifest: Path, tmp_path: Path) -> None:
-    draft = json.loads(SFT_DRAFT.read_text()) | {"data": {"manifest": str(digits_manifest)}}
+def test_an_sft_draft_cannot_promise_more_steps_than_there_are(small_digits_manifest: Path, tmp_path: Path) -> None:
+    draft = json.loads(SFT_DRAFT.read_text()) | {"data": {"manifest": str(small_digits_manifest)}}
     draft["optimisation"]["max_steps"] = 7
     with pytest.raises(Refusal) as caught:
         freeze(draft, file=SFT_DRAFT, out=tmp_path / "plan.json", count_sft=ten_steps)
@@ -167,9 +167,9 @@ def test_an_sft_draft_cannot_promise_more_steps_than_there_are(digits_manifest: 
     ],
 )
 def test_rows_that_no_step_takes_are_counted(
-    digits_manifest: Path, tmp_path: Path, rows: int, cap: int | None, told: list[str]
+    small_digits_manifest: Path, tmp_path: Path, rows: int, cap: int | None, told: list[str]
 ) -> None:
-    draft = json.loads(SFT_DRAFT.read_text()) | {"data": {"manifest": str(digits_manifest)}}
+    draft = json.loads(SFT_DRAFT.read_text()) | {"data": {"manifest": str(small_digits_manifest)}}
     draft["optimisation"]["per_device_batch_size"] = 9
     if cap is not None:
         draft["budget"] = {"max_sft_loss_tokens": cap}
@@ -190,9 +190,9 @@ def test_rows_that_no_step_takes_are_counted(
     ],
 )
 def test_a_first_step_that_cannot_be_filled_says_why(
-    digits_manifest: Path, tmp_path: Path, left_out: int, cap: int | None, told: tuple[str, str]
+    small_digits_manifest: Path, tmp_path: Path, left_out: int, cap: int | None, told: tuple[str, str]
 ) -> None:
-    draft = json.loads(SFT_DRAFT.read_text()) | {"data": {"manifest": str(digits_manifest)}}
+    draft = json.loads(SFT_DRAFT.read_text()) | {"data": {"manifest": str(small_digits_manifest)}}
     draft["optimisation"]["per_device_batch_size"] = 17
     if cap is not None:
         draft["budget"] = {"max_sft_loss_tokens": cap}
@@ -307,9 +307,9 @@ def test_a_malformed_assignment_is_a_usage_error(draft: dict[str, Any], assignme
 
 @pytest.mark.parametrize("path", sorted(PLANS / "demo" / f"{arm}.json" for arm in ARMS), ids=lambda path: path.stem)
 def test_the_demos_drafts_freeze_as_they_are_and_fit_into_a_plain_containers_shared_memory(
-    path: Path, digits_manifest: Path, tmp_path: Path
+    path: Path, small_digits_manifest: Path, tmp_path: Path
 ) -> None:
-    document = json.loads(path.read_text()) | {"data": {"manifest": str(digits_manifest)}}
+    document = json.loads(path.read_text()) | {"data": {"manifest": str(small_digits_manifest)}}
     freeze(document, file=path, out=tmp_path / "plan.json", count_sft=count_light)
     # The gate itself, in /dev/shm of whatever size: 64 MiB is what Docker gives without --shm-size.
     assert not {fault.gate for fault in check_plan(read_plan(tmp_path / "plan.json"), out=None).faults} & {

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from explicit_learning.errors import Context, ExitCode, Refusal
+from explicit_learning.files.child_environment import KEY_VARIABLE
 from explicit_learning.gates.signing import (
-    KEY_VARIABLE,
     check_signing_key,
     named_signer,
     public_key_of,

@@ -297,12 +297,14 @@ def test_the_gates_refuse_more_images_than_the_plan_allows(good: Builder, demo_a
     assert refused.expected == "at most generation.max_images_per_prompt, 8"
 
 
-def test_an_sft_plan_is_judged_by_its_own_rows_and_the_evaluation_rows(digits_manifest: Path, tmp_path: Path) -> None:
-    plan = frozen("sft_answer", digits_manifest, tmp_path / "plan.json", None)
+def test_an_sft_plan_is_judged_by_its_own_rows_and_the_evaluation_rows(
+    small_digits_manifest: Path, tmp_path: Path
+) -> None:
+    plan = frozen("sft_answer", small_digits_manifest, tmp_path / "plan.json", None)
     edit(plan, lambda document: document["generation"].update(max_prompt_tokens=20))
     *shown, rest = faults(plan)
     names = ("sft_answer.jsonl", "evaluation.jsonl")
-    rows = [len((digits_manifest.parent / name).read_text().splitlines()) for name in names]
+    rows = [len((small_digits_manifest.parent / name).read_text().splitlines()) for name in names]
     # The first hundred are explained, in the order of the files: rows of other arms are none of this plan's business.
     assert {(fault.file or "").rpartition("/")[2].partition(":")[0] for fault in shown} == {"sft_answer.jsonl"}
     assert len(shown) == 100

@@ -46,10 +46,10 @@ FIELDS = sorted(set(measured(load_schema("plan"))) - CODE - {(FROZEN,)})
 
 
 @pytest.fixture(scope="module", params=ARMS)
-def plan(request: pytest.FixtureRequest, digits_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plan(request: pytest.FixtureRequest, small_digits_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("plans") / "plan.json"
     file = PLANS / "demo" / f"{request.param}.json"
-    draft = json.loads(file.read_text()) | {"data": {"manifest": str(digits_manifest)}}
+    draft = json.loads(file.read_text()) | {"data": {"manifest": str(small_digits_manifest)}}
     freeze(draft, file=file, out=out, count_sft=count_light)
     return out
 

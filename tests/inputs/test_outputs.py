@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def place(tmp_path: Path, digits_manifest: Path, demo_adapter: Path) -> Path:
+def place(tmp_path: Path, small_digits_manifest: Path, demo_adapter: Path) -> Path:
     """A folder with a draft and copies of all that it names."""
     shutil.copytree(ASSETS / "tiny-vlm" / "model", tmp_path / "model")
-    shutil.copytree(digits_manifest.parent, tmp_path / "data")
+    shutil.copytree(small_digits_manifest.parent, tmp_path / "data")
     shutil.copy(ROOT / "prompts" / "common_system.txt", tmp_path / "prompt.txt")
     draft = json.loads((PLANS / "demo" / "answer_grpo.json").read_text())
     draft |= {"prompt": {"path": "prompt.txt"}, "data": {"manifest": "data/dataset-manifest.json"}}

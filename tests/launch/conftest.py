@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from explicit_learning.files.child_environment import KEY_VARIABLE
 from explicit_learning.files.resources import ROOT
-from explicit_learning.gates.signing import KEY_VARIABLE
 from explicit_learning.launch.environment import rank_environment
 from explicit_learning.launch.signals import blocked_stop_signals
 from explicit_learning.launch.start import launch_environment

@@ -17,6 +17,7 @@ from explicit_learning.files.tree import FolderTree
 from explicit_learning.files.typed_json import from_json
 from explicit_learning.plan.typed_plan import Plan
 from explicit_learning.rundir import checkpoint_mark
+from explicit_learning.rundir.checkpoint_files import checkpoint_files
 from explicit_learning.rundir.checkpoint_mark import (
     CheckpointMark,
     MarkedFile,
@@ -81,7 +82,7 @@ def test_a_sealed_checkpoint_lists_every_file_and_every_frontier(rl: Run) -> Non
         for path in folder.rglob("*")
         if path.is_file() and path.name != "complete.json"
     }
-    assert len(mark.files) == 4
+    assert mark.files.keys() == checkpoint_files(rl.plan)
     assert verify(rl, folder) == mark
 
 
@@ -95,6 +96,56 @@ def test_a_checkpoint_without_a_ranks_frontiers_is_not_sealed(rl: Run) -> None:
     with pytest.raises(Refusal, match=r"rank-1\.json"):
         seal_checkpoint(folder, rl.plan, step=1, run_manifest_sha256="0" * 64)
     assert newest_complete(rl.folder) is None
+
+
+def test_a_checkpoint_is_sealed_with_exactly_the_files_that_training_writes(rl: Run) -> None:
+    folder = rl.checkpoint(1, rl.sample(range(1)), seal=False)
+    (folder / "optimizer.pt").unlink()
+    (folder / "training_args.bin").write_bytes(b"x")
+    with pytest.raises(Refusal) as caught:
+        seal_checkpoint(folder, rl.plan, step=1, run_manifest_sha256="0" * 64)
+    assert caught.value.exit_code == ExitCode.INTERNAL
+    assert [(fault.file, fault.found) for fault in caught.value.faults] == [
+        (str(folder / "optimizer.pt"), "no such file"),
+        (str(folder / "training_args.bin"), "a file"),
+    ]
+    assert newest_complete(rl.folder) is None
+
+
+FRONTIERS = {"accounting/rank-0.json", "accounting/rank-1.json"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "more"),
+    [
+        ({}, {f"accounting/rank-{rank}.json" for rank in (0, 1)}),
+        (
+            {"arm": "papo", "objective__beta": 0.01},
+            {
+                "accounting/rank-0.json",
+                "accounting/rank-1.json",
+                "ref/adapter_config.json",
+                "ref/adapter_model.safetensors",
+            },
+        ),
+        (None, set()),
+    ],
+    ids=["no reference", "reference", "sft"],
+)
+def test_the_files_of_a_checkpoint_follow_from_the_plan(changes: dict[str, Any] | None, more: set[str]) -> None:
+    plan = from_json(Plan, sft_document() if changes is None else plan_document(**changes))
+    own = {"counters-rank-{}.json", "state-digests-rank-{}.json", "random-streams-rank-{}.pt"}
+    shared = {"adapter_config.json", "adapter_model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json"}
+    assert checkpoint_files(plan) == shared | more | {name.format(rank) for name in own for rank in (0, 1)}
+
+
+def test_a_mark_that_was_changed_together_with_the_files_lacks_one_or_lists_another(rl: Run) -> None:
+    folder = rl.checkpoint(1, rl.sample(range(1)))
+    mark = json.loads((folder / "complete.json").read_bytes())
+    (folder / "counters-rank-1.json").rename(folder / "notes.txt")
+    mark["files"]["notes.txt"] = mark["files"].pop("counters-rank-1.json")
+    (folder / "complete.json").write_text(json.dumps(mark))
+    assert faults(rl, folder) == {"/files/counters-rank-1.json": "not listed", "/files/notes.txt": "listed"}
 
 
 def test_ledger_and_trace_must_stand_at_the_same_row(rl: Run) -> None:

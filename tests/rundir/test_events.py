@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from explicit_learning.errors import ExitCode, Refusal
+from explicit_learning.files.canonical import canonical_bytes
 from explicit_learning.files.regular import NotRegularError
 from explicit_learning.files.resources import ROOT
 from explicit_learning.files.schema import validate
@@ -133,3 +134,27 @@ def test_writers_do_not_interleave(tmp_path: Path) -> None:
     for writer in range(3):
         numbers = [event.data["number"] for event in events if event.data["writer"] == writer]
         assert numbers == list(range(50))
+
+
+def test_kinds_are_chosen_and_a_kind_in_the_details_is_none(tmp_path: Path) -> None:
+    append_event(tmp_path, "gates", GATES)
+    append_event(tmp_path, "checkpoint", {"kind": "gates", "n": 1})
+    append_event(tmp_path, "exit", {"n": 2})
+    tree = FolderTree(tmp_path)
+    assert [event.kind for event in read_events(tree, "gates", "exit")[0]] == ["gates", "exit"]
+    assert [event.data["n"] for event in read_events(tree, "checkpoint")[0]] == [1]
+    assert read_events(tree, "resume") == ([], 0)
+
+
+def test_of_a_log_that_somebody_made_long_the_newest_lines_are_read(tmp_path: Path) -> None:
+    append_event(tmp_path, "set-aside", {"n": 0})
+    with (tmp_path / "events.jsonl").open("ab") as stream:
+        line = canonical_bytes(
+            {"data": {"fill": "x" * 1000}, "kind": "set-aside", "time": "2026-01-31T12:00:00.000005Z"}
+        )
+        stream.write((line + b"\n") * 5000)
+        stream.write(line[:-1] + b" " * 2 * 1024 * 1024 + b"}\n")
+    append_event(tmp_path, "set-aside", {"n": 1})
+    events, skipped = read_events(FolderTree(tmp_path), "set-aside")
+    assert len(events) == 4 * 1024 * 1024 // len(line)
+    assert (events[-1].data, skipped) == ({"n": 1}, 0)

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from safetensors.numpy import save_file
 
 from explicit_learning.accounting.binding import Binding
 from explicit_learning.accounting.frontier import RankFrontiers
@@ -24,7 +20,6 @@ from explicit_learning.data.slots import slot_manifest_sha256
 from explicit_learning.files.canonical import canonical_bytes
 from explicit_learning.files.jsonl import write_rows
 from explicit_learning.files.typed_json import from_json, to_json
-from explicit_learning.model_files.tensors import file_tensors_sha256
 from explicit_learning.plan.probes import planned_probes
 from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
 from explicit_learning.rundir.checkpoint_mark import seal_checkpoint, write_rank_frontiers
@@ -39,6 +34,8 @@ from explicit_learning.rundir.rank_report import (
     SamplerAgreement,
     TrainableParameter,
 )
+from tests.support.checkpoint_documents import TRAINED, write_adapter, write_checkpoint_files
+from tests.support.honest_log import honest_log
 from tests.support.machines import COMMIT, MACHINE
 from tests.support.plans import plan_with
 
@@ -215,40 +212,35 @@ class Run:
         return ends
 
     def checkpoint(self, step: int, frontiers: Sequence[RankFrontiers] = (), *, seal: bool = True) -> Path:
-        """Write a checkpoint with two files."""
+        """Write a checkpoint with every file that a real one has."""
         folder = self.folder / f"checkpoint-{step}"
         folder.mkdir()
-        save_file({"w": np.full((2, 2), step, dtype=np.float32)}, folder / "adapter_model.safetensors")
-        (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+        write_checkpoint_files(folder, self.plan, step, self.reports("0" * 64)[: self.plan.hardware.world_size])
         for rank_frontiers in frontiers:
             write_rank_frontiers(folder, rank_frontiers)
         if seal:
-            assert self.preparation is not None
-            seal_checkpoint(folder, self.plan, step=step, run_manifest_sha256=self.preparation.run_manifest_sha256)
+            self.seal(folder, step)
         return folder
 
-    def save_adapter(self, value: float = 0.5) -> str:
+    def seal(self, folder: Path, step: int) -> None:
+        """Seal a checkpoint, whatever it holds."""
+        assert self.preparation is not None
+        seal_checkpoint(folder, self.plan, step=step, run_manifest_sha256=self.preparation.run_manifest_sha256)
+
+    def save_adapter(self, value: float = TRAINED) -> str:
         """Write the final adapter and return its tensor digest."""
         folder = self.folder / "final-adapter"
         folder.mkdir()
-        save_file({"lora_A": np.full((2, 3), value, dtype=np.float32)}, folder / "adapter_model.safetensors")
-        lora = self.plan.lora
-        config = {
-            "peft_type": "LORA",
-            "task_type": lora.task_type,
-            "bias": lora.bias,
-            "r": lora.rank,
-            "lora_alpha": lora.alpha,
-            "target_modules": ["lora_A"],
-        }
-        (folder / "adapter_config.json").write_bytes(canonical_bytes(config))
-        return file_tensors_sha256(folder / "adapter_model.safetensors")
+        return write_adapter(folder, self.plan, value)
 
     def reports(self, tensors: str, **changes: Any) -> list[RankReport]:
         """Return what honest ranks would report."""
         completions = STEPS * BATCH * RANKS
         steps = self.plan.optimisation.max_steps
         rows = steps * BATCH * RANKS
+        tokens = changes.get("sampled_tokens", completions // 2 * 11)
+        total_difference = tokens * 1e-7
+        agreement = SamplerAgreement(tokens=tokens, mean=total_difference / tokens, largest=1e-6)
         acted = LossTerm(called=steps * RANKS, finite=True, gradient=True)
         values: dict[str, Any] = {
             "world_size": RANKS,
@@ -256,10 +248,10 @@ class Run:
             "records": rows if self.is_sft else rows // GENERATIONS,
             "records_left_out": 7 if self.is_sft else None,
             "sft_loss_tokens": 480 if self.is_sft else None,
-            "sampled_tokens": None if self.is_sft else completions // 2 * 11,
+            "sampled_tokens": None if self.is_sft else tokens,
             "completions": None if self.is_sft else completions,
-            "forwards": 20,
-            "sampling_forwards": None if self.is_sft else 66,
+            "forwards": steps if self.is_sft else 20,
+            "sampling_forwards": None if self.is_sft else steps * max(5 + each for each in range(GENERATIONS)),
             "scored_tokens": 240,
             "trainable_parameters": {"lora_A": TrainableParameter(shape=(2, 3), dtype="float32")},
             "initial_adapter_tensors_sha256": "2" * 64,
@@ -272,14 +264,19 @@ class Run:
             "gpu": None,
             "unchanged_adapter_steps": (),
             "zero_gradient_steps": (2,),
-            "sampler_agreement": None if self.is_sft else SamplerAgreement(tokens=240, mean=1e-7, largest=1e-6),
+            "sampler_agreement": None if self.is_sft else agreement,
             "rollouts": None if self.is_sft else self._rollouts(),
             "kernel_checks": None,
             "layer_functions": {"chunk_gated_delta_rule": "model.torch_chunk_gated_delta_rule"},
             "loss_terms": {"cross_entropy" if self.is_sft else "policy": acted},
-            "log_history": ({"step": 1, "loss": 0.5, "reward": None}, {"step": 2, "loss": 0.25}),
         }
-        return [RankReport(rank=rank, **(values | changes)) for rank in range(RANKS)]
+        values |= changes
+        if "log_history" not in values:
+            zero, rollouts = values["zero_gradient_steps"], values["rollouts"]
+            probes = () if rollouts is None else rollouts.probes
+            log = honest_log(self.plan, self.folder, probes=probes, zero_gradient_steps=zero)
+            values["log_history"] = log
+        return [RankReport(rank=rank, **values) for rank in range(RANKS)]
 
     def _rollouts(self) -> RolloutReport:
         """Return what sampled, with the plan's probes."""
@@ -333,4 +330,7 @@ class Run:
         metrics = self.folder / "metrics.jsonl"
         if reports and not metrics.exists():
             write_rows(metrics, reports[0].log_history)
-        return [RankOutcome(status="completed", optimizer_step=STEPS, report=report) for report in reports]
+        last = f"checkpoint-{STEPS}"
+        return [
+            RankOutcome(status="completed", optimizer_step=STEPS, checkpoint=last, report=report) for report in reports
+        ]

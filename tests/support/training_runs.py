@@ -16,6 +16,7 @@ from explicit_learning.files.typed_json import from_json
 from explicit_learning.plan.typed_plan import Plan
 from explicit_learning.rundir.checkpoint_mark import read_mark
 from explicit_learning.rundir.checkpoints import complete_checkpoints
+from explicit_learning.rundir.events import read_events
 from explicit_learning.verify.accounting.recomputing import AccountingAnswer, accounting_faults
 from tests.support.preloaded import SERVER_ENVIRONMENT, is_fresh, start
 
@@ -93,6 +94,7 @@ def verified(plan_file: Path, run: Path) -> AccountingAnswer:
         marks={name: read_mark(run / name) for name in complete_checkpoints(run)},
         boundary=None,
         launches=(),
+        events=read_events(FolderTree(run), "set-aside")[0],
         slots=read_slot_rows(plan_file.parent / plan.data.dataset.path),
         model=plan_file.parent / plan.model.path,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from explicit_learning.files.tree import FolderTree
 from explicit_learning.rewards import score
 from explicit_learning.rundir.checkpoint_mark import read_mark
 from explicit_learning.rundir.completion_marker import read_marker
+from explicit_learning.rundir.events import read_events
 from explicit_learning.rundir.launches import read_launches
 from explicit_learning.verify.accounting.recomputing import AccountingAnswer, accounting_faults
 from tests.support.finished_run import RANKS, SLOTS, Run, plan_document, row
@@ -66,6 +68,11 @@ class VerifiedRun:
     def folder(self) -> Path:
         return self.run.folder
 
+    def copied(self, folder: Path) -> VerifiedRun:
+        """Return the same run in another folder, to be changed there."""
+        shutil.copytree(self.folder, folder)
+        return dataclasses.replace(self, run=dataclasses.replace(self.run, folder=folder), marks=dict(self.marks))
+
     def launches(self) -> tuple[Launch, ...]:
         return read_launches(self.folder)
 
@@ -113,6 +120,8 @@ class VerifiedRun:
                 truncated_by_rank=tuple(part.truncated for part in recounts),
             )
             marker = dataclasses.replace(marker, counts=counts, accounting=tuple(part.frontiers for part in recounts))
+        if marker is not None:  # the log is compared in tests of its own
+            marker = dataclasses.replace(marker, log_history=())
         arguments: dict[str, Any] = {
             "tree": tree,
             "plan": self.run.plan,
@@ -120,6 +129,7 @@ class VerifiedRun:
             "marks": {} if consistent else self.marks,
             "boundary": None,
             "launches": self.launches(),
+            "events": read_events(tree, "set-aside")[0],
             "slots": SLOTS,
             "model": MODEL,
         }

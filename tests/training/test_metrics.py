@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from explicit_learning.rundir.layout import METRICS
-from explicit_learning.training.metrics import MetricsFile, plain_metrics
+from explicit_learning.rundir.metrics import plain_metrics
+from explicit_learning.training.metrics import MetricsFile
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from tests.support.verified_run import VerifiedRun
 
 
+@pytest.fixture(scope="session")
+def untouched_run(tmp_path_factory: pytest.TempPathFactory) -> VerifiedRun:
+    return finished_run(tmp_path_factory.mktemp("finished") / "run")
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> VerifiedRun:
-    return finished_run(tmp_path / "run")
+def run(untouched_run: VerifiedRun, tmp_path: Path) -> VerifiedRun:
+    return untouched_run.copied(tmp_path / "run")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tarfile
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A complete run, which no test changes."""
+    return complete(tmp_path_factory.mktemp("runs") / "whole")
+
+
 @pytest.mark.parametrize(
     ("damage", "file", "pointer"),
     [
@@ -56,9 +63,9 @@ if TYPE_CHECKING:
     ],
 )
 def test_a_damaged_file_is_refused_by_name(
-    tmp_path: Path, damage: Callable[[Run], Any], file: str, pointer: str
+    whole: Run, tmp_path: Path, damage: Callable[[Run], Any], file: str, pointer: str
 ) -> None:
-    a, b = complete(tmp_path / "a"), complete(tmp_path / "b")
+    a, b = whole, replace(whole, folder=shutil.copytree(whole.folder, tmp_path / "b"))
     damage(b)
     for pair in ((a, b), (b, a)):
         with pytest.raises(Refusal) as refusal:

@@ -41,6 +41,7 @@ STATEMENT = "evaluation.intoto.json"
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = Run.of(tmp_path_factory.mktemp("finished") / "run", sft_document())
     run.prepare()
+    run.checkpoint(3)
     assert finish(run) == 0
     return run.folder
 

@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from explicit_learning.completion.statement import write_statement
+from explicit_learning.completion.card import CardRecords, model_card
+from explicit_learning.completion.envelope import wrap
+from explicit_learning.completion.statement import build_statement, write_statement
+from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.jsonl import write_rows
-from explicit_learning.files.tree import FolderTree
+from explicit_learning.files.tree import FolderTree, hash_tree
+from explicit_learning.plan.reading import load_plan
+from explicit_learning.rundir import layout
+from explicit_learning.rundir.completion_marker import read_marker
+from explicit_learning.rundir.launches import read_launches
+from explicit_learning.rundir.run_manifest import read_run_manifest
 from explicit_learning.verify.verifying import verify_run
 from tests.support.finished_run import Run, plan_document
 from tests.support.lifecycle import finish, stopped
@@ -32,9 +40,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run.checkpoint(1, saved)
     after_ranks(run.launch_manifest(), [stopped(1)] * 2)
     run.prepare()
-    run.sample(range(1, 3), frontiers=saved)
+    run.checkpoint(3, run.sample(range(1, 3), frontiers=saved))
     assert finish(run) == 0
-    shutil.rmtree(run.folder / "checkpoint-1")
     return run.folder
 
 
@@ -47,6 +54,29 @@ def change(file: Path, edit: Callable[[Any], object]) -> None:
     value = json.loads(file.read_bytes())
     edit(value)
     file.write_text(json.dumps(value))
+
+
+def sealed(folder: Path) -> dict[str, Any]:
+    """List a checkpoint's files in its mark again, and return what the marker then says of it."""
+    mark = folder / "complete.json"
+    files = {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path != mark
+    }
+    change(mark, lambda value: value.update(files=files))
+    hashes = {name: entry["sha256"] for name, entry in files.items()}
+    step = int(folder.name.partition("-")[2])
+    return {"name": folder.name, "step": step, "mark_sha256": sha256_file(mark), "files": hashes}
+
+
+def write_log(run: Path, rows: list[dict[str, Any]]) -> None:
+    """Tell another log wherever it is told."""
+    write_rows(run / "metrics.jsonl", rows)
+    change(run / "training-complete.json", lambda value: value.update(log_history=rows, metrics=rows[-1]))
+    for step in (1, 3):
+        own = [row for row in rows if row["step"] <= step]
+        change(run / f"checkpoint-{step}/trainer_state.json", lambda value, own=own: value.update(log_history=own))
 
 
 def repair(run: Path) -> None:
@@ -65,14 +95,18 @@ def repair(run: Path) -> None:
         if name in ends:
             change(ends[name], lambda value, s=sha256: value.update(start_sha256=s))
     newest = sha256_file(run / "launches/launch-2.json")
-    change(marker, lambda value: value["checkpoints"].clear())
+    change(run / "run-manifest.json", lambda value: value.update(last_launch_sha256=newest))
+    change(marker, lambda value: value.update(checkpoints=[sealed(run / f"checkpoint-{step}") for step in (1, 3)]))
+    records = CardRecords.of_complete_run(
+        load_plan(run / "plan.json"), read_run_manifest(run), read_launches(run), read_marker(run)
+    )
+    (run / "final-adapter/README.md").write_text(model_card(records))
     change(
         marker,
         lambda value: value["adapter"]["files"].update(
             {path.name: sha256_file(path) for path in (run / "final-adapter").iterdir()}
         ),
     )
-    change(run / "run-manifest.json", lambda value: value.update(last_launch_sha256=newest))
     sha256 = sha256_file(marker)
     change(run / "run-manifest.json", lambda value: value["completion"].update(completion_marker_sha256=sha256))
     write_statement(run, None)
@@ -101,6 +135,85 @@ def test_a_last_launch_that_did_not_complete_the_run(run: Path, field: dict[str,
     assert ("launches/launch-2.end.json", f"/ranks/1/{next(iter(field))}") in faults(run)
 
 
+FAULT = {"gate": "rows", "file": None, "pointer": None, "found": "3", "expected": "4", "fix": "restore it"}
+# Of the end of the first launch, whose ranks stopped at step 1: what is changed in it, and in each of its ranks.
+ENDS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "code of a failure": ({"exit_code": 70}, {}, "/exit_code"),
+    "code of a complete run": ({"exit_code": 0}, {}, "/exit_code"),
+    "code of a budget": ({"exit_code": 79}, {}, "/exit_code"),
+    "faults of a stop": ({"faults": [FAULT]}, {}, "/exit_code"),
+    "no ranks": ({"ranks": []}, {}, "/ranks"),
+    "another status": ({}, {"status": "budget_exhausted"}, "/exit_code"),
+    "a failure with a stop's step": ({"exit_code": 70}, {"status": "failed", "message": "no"}, "/ranks/0/checkpoint"),
+    "a failure that measured": (
+        {"exit_code": 70},
+        {"status": "failed", "message": "no", "optimizer_step": None, "checkpoint": None, "device_seconds": 3.0},
+        "/ranks/0/device_seconds",
+    ),
+    "a failure without a message": (
+        {"exit_code": 70},
+        {"status": "failed", "optimizer_step": None, "checkpoint": None},
+        "/ranks/1/message",
+    ),
+    "another checkpoint": ({}, {"checkpoint": "checkpoint-2"}, "/ranks/1/optimizer_step"),
+    "no checkpoint": ({}, {"checkpoint": None}, "/ranks/1/optimizer_step"),
+    "a step beyond the plan": ({}, {"checkpoint": "checkpoint-9", "optimizer_step": 9}, "/ranks/1/checkpoint"),
+    "completed before the last step": ({"exit_code": 0}, {"status": "completed"}, "/ranks/0/checkpoint"),
+    "a phase with more memory": (
+        {},
+        {"phases": {"load": {"seconds": 1.0, "peak_memory_bytes": 9}}, "peak_memory_bytes": 8},
+        "/ranks/0/phases/load/peak_memory_bytes",
+    ),
+    "completed earlier": (
+        {"exit_code": 0},
+        {"status": "completed", "checkpoint": "checkpoint-3", "optimizer_step": 3},
+        "/exit_code",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ENDS)
+def test_the_end_of_a_launch_that_contradicts_itself(run: Path, kind: str) -> None:
+    fields, of_ranks, pointer = ENDS[kind]
+
+    def edit(end: dict[str, Any]) -> None:
+        end.update(fields)
+        for rank in end["ranks"]:
+            rank.update(of_ranks)
+
+    change(run / "launches/launch-1.end.json", edit)
+    exit_code = fields.get("exit_code", 75)
+    change(run / "training-complete.json", lambda value: value["launches"]["records"][0].update(exit_code=exit_code))
+    assert ("launches/launch-1.end.json", pointer) in faults(run)
+
+
+@pytest.mark.parametrize(
+    ("edit", "pointer"),
+    [
+        (lambda ranks: ranks.reverse(), "/ranks"),
+        (lambda ranks: ranks.pop(), "/ranks"),
+        (lambda ranks: ranks[1].update(checkpoint="checkpoint-2", optimizer_step=2), "/ranks"),
+        (lambda ranks: ranks[1].update(status="completed", checkpoint="checkpoint-3", optimizer_step=3), "/exit_code"),
+    ],
+)
+def test_ranks_that_cannot_have_ended_a_launch_together(
+    run: Path, edit: Callable[[list[Any]], object], pointer: str
+) -> None:
+    change(run / "launches/launch-1.end.json", lambda value: edit(value["ranks"]))
+    assert ("launches/launch-1.end.json", pointer) in faults(run)
+
+
+def test_a_launch_whose_ranks_failed_is_verified(run: Path) -> None:
+    def edit(end: dict[str, Any]) -> None:
+        end["exit_code"] = 74
+        for rank in end["ranks"]:
+            rank.update(status="failed", message="disk full", optimizer_step=None, checkpoint=None)
+
+    change(run / "launches/launch-1.end.json", edit)
+    change(run / "training-complete.json", lambda value: value["launches"]["records"][0].update(exit_code=74))
+    assert faults(run) == []
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [("r", 99), ("lora_alpha", 1), ("bias", "all"), ("target_modules", ["foo"]), ("use_dora", True)],
@@ -120,32 +233,41 @@ def test_metrics_that_were_removed(run: Path) -> None:
     assert ("metrics.jsonl", None) in faults(run)
 
 
-def test_a_log_with_a_step_twice(run: Path) -> None:
-    rows = (run / "metrics.jsonl").read_text().splitlines()
-    (run / "metrics.jsonl").write_text("\n".join([*rows, rows[-1], ""]))
-    change(run / "training-complete.json", lambda value: value["log_history"].append(value["log_history"][-1]))
-    assert ("training-complete.json", "/log_history") in faults(run)
+STRANGE = (
+    "foo.bin",
+    "accounting/rank-9/ledger.jsonl",
+    "launches-old/a.json",
+    "set-aside/anything.bin",
+    "uninterrupted/foo.bin",
+)
+FAMILIAR = (
+    "logs/rank-0.log",
+    "tensorboard/events",
+    "set-aside/checkpoint-2.0001/a.bin",
+    "set-aside/final-adapter.0002/README.md",
+    "uninterrupted/launches/n1.json",
+    "uninterrupted/logs/rank-0.log",
+)
 
 
-def test_files_that_no_part_of_a_run_writes_are_told(run: Path) -> None:
-    for name in ("foo.bin", "accounting/rank-9/ledger.jsonl", "launches-old/a.json"):
-        (run / name).parent.mkdir(exist_ok=True)
-        (run / name).write_text("x")
+def test_files_that_no_part_of_a_run_writes_are_faults(run: Path) -> None:
     repair(run)
-    found = verify_run(FolderTree(run))
-    assert found.faults == ()
-    (told,) = [text for text in found.not_checked if "no part of a run writes (3)" in text]
-    assert "accounting/rank-9/ledger.jsonl" in told
+    for name in (*STRANGE, *FAMILIAR):
+        (run / name).parent.mkdir(exist_ok=True, parents=True)
+        (run / name).write_text("x")
+    tree = FolderTree(run)
+    hashes, _ = hash_tree(tree, filter(layout.is_covered, tree.files))
+    (run / layout.statement_file()).write_bytes(wrap(build_statement(tree, hashes, keyid=None), None))
+    found = verify_run(tree).faults
+    assert [fault.file for fault in found] == [str(run / name) for name in sorted(STRANGE)]
+    assert {(fault.gate, fault.found) for fault in found} == {("files", "another file")}
 
 
-def test_a_mean_reward_and_a_mean_length_that_the_traces_do_not_give(run: Path) -> None:
-    rows = [{"step": step, "reward": 1.0, "completions/mean_length": 64.0} for step in (1, 2, 3)]
-    write_rows(run / "metrics.jsonl", rows)
-    change(run / "training-complete.json", lambda value: value.update(log_history=rows, metrics=rows[-1]))
-    found = faults(run)
-    for name in ("reward", "completions~1mean_length"):
-        assert ("training-complete.json", f"/log_history/0/{name}") in found
-    rows = [row | {"reward": 0.5, "completions/mean_length": 5.5} for row in rows]
-    write_rows(run / "metrics.jsonl", rows)
-    change(run / "training-complete.json", lambda value: value.update(log_history=rows, metrics=rows[-1]))
-    assert faults(run) == []
+def test_a_run_with_a_strange_file_gets_no_statement(run: Path) -> None:
+    (run / layout.statement_file()).unlink()
+    (run / "slurm-12.out").write_text("x")
+    with pytest.raises(Refusal) as refusal:
+        write_statement(run, None)
+    (fault,) = refusal.value.faults
+    assert (fault.file, fault.exit_code) == (str(run / "slurm-12.out"), ExitCode.OUTPUT)
+    assert not (run / layout.statement_file()).exists()

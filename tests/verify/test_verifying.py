@@ -43,11 +43,10 @@ def public(keys: Path, name: str = "mine") -> Any:
 
 
 def made(folder: Path, document: dict[str, Any], key: Path | None = None) -> Path:
-    """Return a finished run; its checkpoint is removed, for that has another adapter than the final one."""
+    """Return a finished run."""
     run = Run.of(folder, document)
     run.prepare()
     run.checkpoint(3, [] if run.is_sft else run.sample())
-    shutil.rmtree(folder / "checkpoint-3")
     assert finish(run, signing_key=None if key is None else str(key)) == 0
     return folder
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from explicit_learning.errors import Context, ExitCode, Refusal, found_text
+from explicit_learning.files.child_environment import child_environment
 from explicit_learning.files.typed_json import from_json, to_json
 
 if TYPE_CHECKING:
@@ -179,7 +180,9 @@ def _first_host(names: str) -> str:
         return names.partition(",")[0]
     try:
         command = ["scontrol", "show", "hostnames", names]
-        done = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, timeout=30)  # noqa: S603 - no shell
+        done = subprocess.run(  # noqa: S603 - no shell
+            command, env=child_environment(), capture_output=True, encoding="utf-8", check=True, timeout=30
+        )
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.split()[0] if done.stdout.split() else ""

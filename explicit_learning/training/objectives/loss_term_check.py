@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor, device
 
     from explicit_learning.arms import Arm
-    from explicit_learning.training.counters import Counters
+    from explicit_learning.rundir.counters import Counters
 
 __all__ = ["check_term", "checked_terms", "count_pass", "declare_terms"]
 

@@ -18,11 +18,18 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from explicit_learning.data.image_headers import bombs_are_errors
 from explicit_learning.errors import Context, ExitCode
-from explicit_learning.files.typed_json import to_json
 from explicit_learning.model_files.tensors import file_tensors_sha256
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
 from explicit_learning.rundir.checkpoint_mark import seal_checkpoint, write_rank_frontiers
 from explicit_learning.rundir.checkpoints import rotate_checkpoints, set_aside_folder
+from explicit_learning.rundir.counters import (
+    StoredCounters,
+    TrainerCounters,
+    digested_counters,
+    load_counters,
+    require_own_counters,
+    save_counters,
+)
 from explicit_learning.rundir.events import append_event
 from explicit_learning.rundir.layout import (
     ADAPTER_WEIGHTS,
@@ -34,13 +41,6 @@ from explicit_learning.rundir.layout import (
 )
 from explicit_learning.rundir.state_digests import StateDigests, write_state_digests
 from explicit_learning.training.collectives import barrier
-from explicit_learning.training.counters import (
-    StoredCounters,
-    TrainerCounters,
-    load_counters,
-    require_own_counters,
-    save_counters,
-)
 from explicit_learning.training.forwards import count_forwards
 from explicit_learning.training.policy import ADAPTER
 from explicit_learning.training.rows_ahead import BatchesAhead, RowsAhead
@@ -255,9 +255,8 @@ class CheckpointingTrainer(_Base):
 
     def counted(self) -> dict[str, Any]:
         """Return every counter that a resumed run must continue, the library's own step counters among them."""
-        steps = {"done": self.state.global_step, "backward_passes": int(getattr(self, "_step", 0))}
-        counters: dict[str, Any] = to_json(self._counters())
-        return counters | {"steps": steps}
+        passes = int(getattr(self, "_step", 0))
+        return digested_counters(self._counters(), step=self.state.global_step, backward_passes=passes)
 
     def _counters(self) -> StoredCounters:
         trainer = TrainerCounters(

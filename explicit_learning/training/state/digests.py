@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from explicit_learning.files.canonical import canonical_bytes, sha256_json
 from explicit_learning.model_files.tensors import digest_tensor, tensors_sha256
+from explicit_learning.rundir import state_digests
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,23 +56,8 @@ def state_sha256(state: Any) -> str:
     Raises:
         TypeError: If it holds anything else: a digest without it would be the same for unequal states.
     """
-    return sha256_json(_described(state))
+    return state_digests.state_sha256(state, _digest_if_tensor)
 
 
-def _described(value: Any) -> Any:
-    """Return a JSON value that is equal for equal states only: each value stands under the name of its kind."""
-    if isinstance(value, torch.Tensor):
-        digest = live_digest(value)
-        return {"tensor": [digest.dtype, list(digest.shape), digest.sha256]}
-    if isinstance(value, dict):
-        items = [[_described(key), _described(item)] for key, item in value.items()]
-        return {"dict": sorted(items, key=lambda item: canonical_bytes(item[0]))}
-    if isinstance(value, list | tuple):
-        return {"tuple" if isinstance(value, tuple) else "list": [_described(item) for item in value]}
-    if value is None or isinstance(value, bool | str):
-        return {"plain": value}
-    if isinstance(value, int):
-        return {"int": str(value)}
-    if isinstance(value, float):
-        return {"float": value.hex()}
-    raise TypeError(f"a {type(value).__name__} has no digest")
+def _digest_if_tensor(value: Any) -> TensorDigest | None:
+    return live_digest(value) if isinstance(value, torch.Tensor) else None

@@ -24,12 +24,12 @@ from explicit_learning.files.progress import progress
 from explicit_learning.files.typed_json import to_json
 from explicit_learning.plan.geometry import Geometry
 from explicit_learning.rundir import layout
-from explicit_learning.rundir.events import read_events
 from explicit_learning.rundir.owner import ACCOUNTING
 from explicit_learning.verify.accounting.discarded_rows import check_stored_rows, event_faults, file_faults, untold
 from explicit_learning.verify.accounting.frontiers import claims_of_run, frontier_faults, rank_faults
+from explicit_learning.verify.accounting.logged_scores import StepScores, score_faults
 from explicit_learning.verify.accounting.order import RankOrder, schedule_faults, seed_faults
-from explicit_learning.verify.accounting.ratios import ScoreCounts, ratio_faults
+from explicit_learning.verify.accounting.sampled_steps import SampledSteps
 from explicit_learning.verify.accounting.trace_rows import TraceRows
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from explicit_learning.plan.typed_plan import Plan
     from explicit_learning.rundir.checkpoint_mark import CheckpointMark
     from explicit_learning.rundir.completion_marker import CompletionMarker
+    from explicit_learning.rundir.events import Event
     from explicit_learning.rundir.launches import Launch
     from explicit_learning.rundir.smoke_boundary import SmokeBoundary
     from explicit_learning.verify.accounting.frontiers import Claim
@@ -67,6 +68,7 @@ class AccountingAnswer:
         not_checked: What could not be looked at, and why.
         recounts: Each rank's ledger and trace, counted, by rank; none if one could not be read to its end.
         lost: What was set aside; ``None`` if it could not be read.
+        sampled: What each rank sampled in each step; of use only with every rank's recount.
     """
 
     faults: list[Fault] = field(default_factory=list)
@@ -74,6 +76,7 @@ class AccountingAnswer:
     not_checked: list[str] = field(default_factory=list)
     recounts: list[RankRecount] = field(default_factory=list)
     lost: Discarded | None = None
+    sampled: SampledSteps = field(default_factory=SampledSteps, compare=False)
 
 
 def accounting_faults(
@@ -84,6 +87,7 @@ def accounting_faults(
     marks: Mapping[str, CheckpointMark],
     boundary: SmokeBoundary | None,
     launches: Sequence[Launch],
+    events: Sequence[Event],
     slots: Sequence[SlotRow] | None,
     model: Path | None,
 ) -> AccountingAnswer:
@@ -98,6 +102,7 @@ def accounting_faults(
         marks: The marks of complete checkpoints in the run directory, by the checkpoints' names.
         boundary: The boundary of a smoke run, where there is one.
         launches: The run's launches, in order; none leaves out the commits of rows.
+        events: The events about rows that were set aside.
         slots: The rows of the data set that the plan names; ``None`` if they cannot be reached. Other slots than the
             plan's count as not reached.
         model: Folder of the plan's base model; ``None`` if it cannot be reached.
@@ -109,7 +114,16 @@ def accounting_faults(
     if not launches:
         result.not_checked.append("launches not known: the commits of trace rows were not compared")
     rows = TraceRows(plan, launches=launches, slots=own, decoder=decoder)
-    _Verification(tree=tree, plan=plan, marker=marker, slots=own, rows=rows, result=result).run(marks, boundary)
+    _Verification(
+        tree=tree,
+        plan=plan,
+        marker=marker,
+        events=events,
+        slots=own,
+        rows=rows,
+        scores=StepScores(plan),
+        result=result,
+    ).run(marks, boundary)
     if decoder is not None:
         result.checked.append("the text of each completion against its token ids")
     return result
@@ -148,10 +162,11 @@ class _Verification:
     tree: Tree
     plan: Plan
     marker: CompletionMarker | None
+    events: Sequence[Event]
     slots: Sequence[SlotRow] | None
     rows: TraceRows
     result: AccountingAnswer
-    scores: ScoreCounts = field(default_factory=ScoreCounts)
+    scores: StepScores
 
     @property
     def faults(self) -> list[Fault]:
@@ -214,7 +229,7 @@ class _Verification:
     def _ratios(self) -> None:
         """Compare the marker's log with the traces."""
         if self.marker is not None:
-            self.faults.extend(ratio_faults(self.tree, self.marker, self.scores, CONTEXT))
+            self.faults.extend(score_faults(self.tree, self.plan, self.marker, self.scores, CONTEXT))
 
     def _tell(self, recounts: Sequence[RankRecount]) -> None:
         rows, tokens = sum(part.trace_rows for part in recounts), sum(part.tokens for part in recounts)
@@ -244,13 +259,8 @@ class _Verification:
         if layout.EVENTS not in self.tree.files:
             self.result.not_checked.append(f"{layout.EVENTS} is not there: {told}")
             return
-        try:
-            events, _ = read_events(self.tree)
-        except OSError as error:
-            self.result.not_checked.append(f"{layout.EVENTS} is not readable ({error.strerror}): {told}")
-            return
-        self.faults.extend(event_faults(self.tree, stored, events, CONTEXT))
-        if silent := untold(stored, events):
+        self.faults.extend(event_faults(self.tree, stored, self.events, CONTEXT))
+        if silent := untold(stored, self.events):
             names = silent[0] if len(silent) == 1 else f"{silent[0]} and {len(silent) - 1} more files"
             self.result.not_checked.append(f"{layout.EVENTS} does not tell of {names}: a kill can come between")
 
@@ -308,6 +318,7 @@ class _Rank:
         if scored is not None:
             self.order.follow(number, scored)
             self.whole.scores.add(scored)
+            self.whole.result.sampled.add(self.rank, scored)
             self.whole.rows.check(scored, f"{self.place}:{number}", self.collector, kept=self.whole.finished)
 
 

@@ -140,7 +140,7 @@ def tamper(case: Case, base: Base, chance: random.Random) -> tuple[MemoryTree, s
     if case.depth == DEPTHS[1]:
         repair_nearest(tree, place)
         return tree, place
-    repair_records(tree)
+    repair_records(tree, place)
     if case.depth == DEPTHS[3]:
         if base.signed:
             seal_without_the_key(tree, chance)

@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.files.canonical import canonical_bytes
+from explicit_learning.rundir import layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from tests.support.tamper.memory import MemoryTree
 
-__all__ = ["Row", "document", "edit", "replace_text", "rows", "write", "write_rows"]
+__all__ = ["Row", "document", "edit", "log_rows", "replace_text", "rows", "write", "write_log_rows", "write_rows"]
 
 Row = dict[str, Any]
 TEXTS = (".json", ".jsonl", ".md")
@@ -48,6 +49,16 @@ def write_rows(tree: MemoryTree, name: str, values: list[Row]) -> None:
     """Write the rows of a ledger or trace below its header."""
     header = tree.data[name].splitlines(keepends=True)[0]
     tree.data[name] = header + b"".join(canonical_bytes(value) + b"\n" for value in values)
+
+
+def log_rows(tree: MemoryTree) -> list[Row]:
+    """Return the rows of the metrics."""
+    return [json.loads(line) for line in tree.data[layout.METRICS].splitlines()]
+
+
+def write_log_rows(tree: MemoryTree, values: list[Row]) -> None:
+    """Write the rows of the metrics."""
+    tree.data[layout.METRICS] = b"".join(canonical_bytes(value) + b"\n" for value in values)
 
 
 def replace_text(tree: MemoryTree, changes: Mapping[str, str]) -> None:

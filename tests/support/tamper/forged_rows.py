@@ -243,6 +243,8 @@ ROWS: dict[str, Callable[[MemoryTree, random.Random], str]] = {
     "set-aside rows removed, events too": set_aside_everywhere,
     "tokens of a set-aside row": set_aside_row,
 }
-# Nothing contradicts these once all is computed again; and only a run's inputs contradict those.
-COMPLETE_ROWS = frozenset({"set-aside rows removed, events too"})
+# What nothing contradicts once all is computed again, and why; and what only a run's inputs contradict.
+COMPLETE_ROWS = {
+    "set-aside rows removed, events too": "the event log alone tells of set-aside rows, and no statement covers it",
+}
 ROWS_OF_INPUTS = frozenset({"right answer, old token ids", "other gold answer", "view of a row"})

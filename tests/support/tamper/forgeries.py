@@ -6,14 +6,22 @@ record contradicts the edit once all of them are computed again: then only a sig
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+import io
+import zipfile
+from typing import TYPE_CHECKING, Any
 
+from explicit_learning.files.typed_json import from_json
 from explicit_learning.model_files.tensors import tensors_sha256, tree_tensors
+from explicit_learning.plan.learning_rate import learning_rate
+from explicit_learning.plan.typed_plan import Plan
 from explicit_learning.rundir import layout
+from explicit_learning.verify.record import checkpoints_of
 from tests.support.tamper.documents import document, edit, replace_text
+from tests.support.tamper.forged_checkpoints import CHECKPOINTS
+from tests.support.tamper.forged_launches import LAUNCHES
+from tests.support.tamper.forged_log import ENDS, LOG, STRANGE, change_log
 from tests.support.tamper.forged_rows import COMPLETE_ROWS, ROWS, ROWS_OF_INPUTS
+from tests.support.tamper.forgery import OTHER_SHA256, Forgery
 
 if TYPE_CHECKING:
     import random
@@ -21,160 +29,9 @@ if TYPE_CHECKING:
 
     from tests.support.tamper.memory import MemoryTree
 
-__all__ = ["FORGERIES", "Forgery"]
+__all__ = ["FORGERIES"]
 
 MARKER, PLAN = layout.COMPLETION_MARKER, layout.PLAN
-Complete = Literal["none", "sft", "all"]
-OTHER_SHA256 = "0123456789abcdef" * 4
-OTHER_COMMIT = "c0ffee" + "0" * 34
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forgery:
-    """An edit.
-
-    Attributes:
-        apply: Makes it.
-        complete: In which runs nothing contradicts it once every record and the statement were computed again.
-        needs_inputs: Whether only a verification that reaches the run's inputs finds it.
-    """
-
-    apply: Callable[[MemoryTree, random.Random], str]
-    complete: Complete = "none"
-    needs_inputs: bool = False
-
-    def is_complete(self, tree: MemoryTree, *, inputs: bool) -> bool:
-        """Return whether nothing contradicts it in a run, with or without its inputs at hand."""
-        is_sft = document(tree, PLAN)["reward"] is None
-        return self.complete == "all" or (self.complete == "sft" and is_sft) or (self.needs_inputs and not inputs)
-
-
-def starts(tree: MemoryTree) -> list[str]:
-    """Return the records of launches' starts, in order."""
-    names = [name for name in tree.files if name.startswith(f"{layout.LAUNCHES}/") and ".end." not in name]
-    return sorted(names, key=lambda name: int(document(tree, name)["number"]))
-
-
-def _edit_launches(tree: MemoryTree, names: list[str], change: Callable[[dict[str, Any]], object]) -> str:
-    for name in names:
-        with edit(tree, name) as start:
-            change(start["nodes"][0])
-    return names[0] if names else ""
-
-
-def _library(version: str) -> Callable[[dict[str, Any]], object]:
-    return lambda node: node["platform"]["libraries"].update(torch=version)
-
-
-def library_once(tree: MemoryTree, chance: random.Random) -> str:
-    return _edit_launches(tree, starts(tree)[1:][-1:], _library(f"2.{chance.randrange(20)}.99"))
-
-
-def library_always(tree: MemoryTree, chance: random.Random) -> str:
-    return _edit_launches(tree, starts(tree), _library(f"2.{chance.randrange(20)}.99"))
-
-
-def cpu_once(tree: MemoryTree, _: random.Random) -> str:
-    return _edit_launches(
-        tree, starts(tree)[1:][-1:], lambda node: node["platform"]["hardware"]["cpu"].update(model="another")
-    )
-
-
-def gpu_always(tree: MemoryTree, _: random.Random) -> str:
-    gpus = [{"uuid": "GPU-1", "name": "another"}]
-    return _edit_launches(
-        tree, starts(tree), lambda node: node["platform"]["hardware"]["nvidia"].update(gpus=gpus, unavailable=None)
-    )
-
-
-def gpu_of_a_rank(tree: MemoryTree, _: random.Random) -> str:
-    return _edit_launches(tree, starts(tree)[-1:], lambda node: node["platform"].update(gpus=["GPU-1"]))
-
-
-def image_once(tree: MemoryTree, chance: random.Random) -> str:
-    digest = {"value": f"sha256:{OTHER_SHA256}", "known_by": "declared"}
-    return _edit_launches(
-        tree, [chance.choice(starts(tree))], lambda node: node["image"]["digests"].update(manifest=digest)
-    )
-
-
-def commit_once(tree: MemoryTree, _: random.Random) -> str:
-    """Claim another commit for the launch that finished the run; rows of traces name it, too."""
-    return _edit_launches(tree, starts(tree)[-1:], lambda node: node["code"].update(commit=OTHER_COMMIT))
-
-
-def code_files_once(tree: MemoryTree, _: random.Random) -> str:
-    return _edit_launches(tree, starts(tree)[-1:], lambda node: node["code"].update(files_sha256=OTHER_SHA256))
-
-
-def setting_once(tree: MemoryTree, _: random.Random) -> str:
-    return _edit_launches(tree, starts(tree)[-1:], lambda node: node["environment"]["settings"].update(X="1"))
-
-
-def accept_changes(tree: MemoryTree, _: random.Random) -> str:
-    name = starts(tree)[-1]
-    with edit(tree, name) as start:
-        start["accepted_changes"] = [{"pointer": "/platform/libraries/torch", "before": "1", "now": "2"}]
-    return name
-
-
-def _drop_launch(tree: MemoryTree, index: int) -> str:
-    names = starts(tree)
-    if len(names) < 3:
-        return ""
-    name = names[index]
-    launch = document(tree, name)["launch_id"]
-    del tree.data[name]
-    tree.data.pop(layout.launch_end_file(launch), None)
-    return names[0] if index else names[1]
-
-
-def first_launch_removed(tree: MemoryTree, _: random.Random) -> str:
-    return _drop_launch(tree, 0)
-
-
-def middle_launch_removed(tree: MemoryTree, _: random.Random) -> str:
-    return _drop_launch(tree, 1)
-
-
-def last_launch_removed(tree: MemoryTree, _: random.Random) -> str:
-    return _drop_launch(tree, -1)
-
-
-def launches_reordered(tree: MemoryTree, _: random.Random) -> str:
-    names = starts(tree)
-    for name, number in zip(names[:2], (1, 0), strict=False):
-        with edit(tree, name) as start:
-            start["number"] = number
-    return names[0] if len(names) > 1 else ""
-
-
-def _ends(tree: MemoryTree) -> list[str]:
-    """Return the records of launches' ends, in order; of a killed launch there is none."""
-    names = [layout.launch_end_file(document(tree, name)["launch_id"]) for name in starts(tree)]
-    return [name for name in names if name in tree.data]
-
-
-def earlier_end_removed(tree: MemoryTree, _: random.Random) -> str:
-    """Pass a launch that ended in order off as killed."""
-    ends = _ends(tree)[:-1]
-    for name in ends:
-        del tree.data[name]
-    return starts(tree)[0] if ends else ""
-
-
-def last_end_removed(tree: MemoryTree, _: random.Random) -> str:
-    """Remove the end of the launch that finished the run: a kill before it is written leaves the same."""
-    del tree.data[_ends(tree)[-1]]
-    return starts(tree)[-1]
-
-
-def end_exit_code(tree: MemoryTree, _: random.Random) -> str:
-    ends = _ends(tree)[:-1]
-    for name in ends:
-        with edit(tree, name) as end:
-            end["exit_code"] = 70
-    return ends[0] if ends else ""
 
 
 def _in_plan(change: Callable[[dict[str, Any]], object]) -> Callable[[MemoryTree, random.Random], str]:
@@ -276,18 +133,24 @@ def earlier_adapter(tree: MemoryTree, chance: random.Random) -> str:
     return names[0]
 
 
-def checkpoint_removed(tree: MemoryTree, chance: random.Random) -> str:
-    folders = sorted({name.split("/")[0] for name in tree.files if layout.step_of(name.split("/")[0])})
-    folder = chance.choice(folders)
-    for name in [name for name in tree.files if name.startswith(f"{folder}/")]:
+def earlier_checkpoint_removed(tree: MemoryTree, _: random.Random) -> str:
+    """Remove a checkpoint that is not the last: rotation removes older ones, too."""
+    folders = checkpoints_of(tree)[:-1]
+    for name in [name for name in tree.files if name.startswith(tuple(f"{folder}/" for folder in folders))]:
         del tree.data[name]
-    return MARKER
+    return MARKER if folders else ""
 
 
 def optimizer_state(tree: MemoryTree, chance: random.Random) -> str:
     """Change the state of an optimizer: its digest is of tensors that no reader without torch can load."""
     name = chance.choice([name for name in tree.files if name.endswith(layout.OPTIMIZER)])
-    tree.data[name] = _other_tensors(tree.data[name], len(tree.data[name]) // 2)
+    written = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(tree.data[name])) as before, zipfile.ZipFile(written, "w") as after:
+        parts = {part: before.read(part) for part in before.namelist()}
+        largest = max(parts, key=lambda part: len(parts[part]))
+        for part, data in parts.items():
+            after.writestr(zipfile.ZipInfo(part), _other_tensors(data, len(data) // 2) if part == largest else data)
+    tree.data[name] = written.getvalue()
     return name
 
 
@@ -310,26 +173,19 @@ def _log(marker: dict[str, Any], _: random.Random) -> None:
     marker["log_history"][-1]["loss"] = 0.125
 
 
-def log_and_metrics(tree: MemoryTree, _: random.Random) -> str:
-    """Make a loss better in the marker and in the metrics, but not in the checkpoints' trainer states."""
-    with edit(tree, MARKER) as marker:
-        row = marker["log_history"][-1]
-        before, row["loss"] = row["loss"], 0.125
-    lines = tree.data[layout.METRICS].splitlines(keepends=True)
-    last = json.loads(lines[-1])
-    if last["loss"] != before:
-        raise AssertionError("the metrics are another log than the marker's")
-    lines[-1] = json.dumps({**last, "loss": 0.125}, separators=(",", ":")).encode() + b"\n"
-    tree.data[layout.METRICS] = b"".join(lines)
-    return layout.METRICS
+def loss_everywhere(tree: MemoryTree, _: random.Random) -> str:
+    """Make the last loss better wherever it is told."""
+    last = document(tree, MARKER)["log_history"][-1]["step"]
+    return change_log(tree, lambda row: row.update(loss=0.125) if row["step"] == last else None)
 
 
-def log_everywhere(tree: MemoryTree, chance: random.Random) -> str:
-    """Make a loss better wherever it is told."""
-    steps = document(tree, MARKER)["counts"]["optimizer_steps"]
-    with edit(tree, f"{layout.checkpoint_name(steps)}/{layout.TRAINER_STATE}") as state:
-        state["log_history"][-1]["loss"] = 0.125
-    return log_and_metrics(tree, chance)
+def other_learning_rate(tree: MemoryTree, _: random.Random) -> str:
+    """Claim another learning rate in the plan, and those of its schedule in the log."""
+    with edit(tree, PLAN) as plan:
+        plan["optimisation"]["learning_rate"] *= 2
+    optimisation = from_json(Plan, plan).optimisation
+    change_log(tree, lambda row: row.update(learning_rate=learning_rate(optimisation, row["step"])))
+    return PLAN
 
 
 def _term(marker: dict[str, Any], chance: random.Random) -> None:
@@ -393,55 +249,74 @@ def model_card(tree: MemoryTree, _: random.Random) -> str:
 
 
 FORGERIES: dict[str, Forgery] = {
-    "library in one launch": Forgery(apply=library_once),
-    "library in every launch": Forgery(apply=library_always, complete="all"),
-    "CPU in one launch": Forgery(apply=cpu_once),
-    "GPUs of the machine": Forgery(apply=gpu_always, complete="all"),
-    "GPU of a rank": Forgery(apply=gpu_of_a_rank),
-    "image digest in one launch": Forgery(apply=image_once, complete="all"),
-    "commit of one launch": Forgery(apply=commit_once, complete="sft"),
-    "code hash of one launch": Forgery(apply=code_files_once, complete="all"),
-    "setting in one launch": Forgery(apply=setting_once, complete="all"),
-    "accepted changes": Forgery(apply=accept_changes),
-    "first launch removed": Forgery(apply=first_launch_removed),
-    "middle launch removed": Forgery(apply=middle_launch_removed, complete="all"),
-    "last launch removed": Forgery(apply=last_launch_removed),
-    "launches reordered": Forgery(apply=launches_reordered),
-    "end of an earlier launch removed": Forgery(apply=earlier_end_removed),
-    "end of the last launch removed": Forgery(apply=last_end_removed, complete="all"),
-    "exit code of a launch": Forgery(apply=end_exit_code, complete="all"),
-    "another seed": Forgery(apply=_in_plan(lambda plan: plan.update(seed=plan["seed"] + 1)), complete="all"),
-    "another learning rate": Forgery(
-        apply=_in_plan(lambda plan: plan["optimisation"].update(learning_rate=0.5)), complete="all"
+    **LAUNCHES,
+    "another seed": Forgery(
+        apply=_in_plan(lambda plan: plan.update(seed=plan["seed"] + 1)),
+        complete="all",
+        why="the seed decides weights and samples, which only training again would show",
+    ),
+    "another learning rate": Forgery(apply=_in_plan(lambda plan: plan["optimisation"].update(learning_rate=0.5))),
+    "another learning rate, log too": Forgery(
+        apply=other_learning_rate, complete="all", why="the scheduler's own state is in a file that only torch reads"
     ),
     "another data seed": Forgery(apply=data_seed),
     "more steps": Forgery(apply=_in_plan(lambda plan: plan["optimisation"].update(max_steps=6))),
-    "initial adapter, all digests": Forgery(apply=initial_adapter, complete="sft"),
-    "initial adapter, marker alone": Forgery(apply=initial_adapter_in_marker, complete="sft"),
+    "initial adapter, all digests": Forgery(
+        apply=initial_adapter, complete="sft", why="a run without a reference adapter has no copy of its initial one"
+    ),
+    "initial adapter, marker alone": Forgery(
+        apply=initial_adapter_in_marker,
+        complete="sft",
+        why="a run without a reference adapter has no copy of its initial one",
+    ),
     "reference adapter": Forgery(apply=reference_adapter),
     "final adapter": Forgery(apply=final_adapter),
     "final adapter and checkpoint": Forgery(apply=final_adapter_and_checkpoint),
-    "final adapter, all digests": Forgery(apply=final_adapter_everywhere, complete="all"),
+    "final adapter, all digests": Forgery(
+        apply=final_adapter_everywhere,
+        complete="all",
+        why="the weights are only repeated, and only training again would show others",
+    ),
     "older adapter as the final one": Forgery(apply=older_adapter),
     "adapter of an earlier checkpoint": Forgery(apply=earlier_adapter),
-    "checkpoint removed": Forgery(apply=checkpoint_removed, complete="all"),
-    "optimizer state": Forgery(apply=optimizer_state, complete="all"),
+    "earlier checkpoint removed": Forgery(
+        apply=earlier_checkpoint_removed,
+        complete="all",
+        why="rotation removes checkpoints, too, and no record says which stayed",
+    ),
+    "optimizer state": Forgery(
+        apply=optimizer_state, complete="all", why="its digest is of tensors, in a file that only torch reads"
+    ),
     "a count": Forgery(apply=_in_marker(_count)),
     "log, marker alone": Forgery(apply=_in_marker(_log)),
-    "log and metrics": Forgery(apply=log_and_metrics),
-    "log, metrics and trainer state": Forgery(apply=log_everywhere, complete="all"),
+    "loss in log, metrics and trainer states": Forgery(
+        apply=loss_everywhere, complete="all", why="only the ranks saw a loss; every record repeats what they logged"
+    ),
     "a loss term": Forgery(apply=_in_marker(_term)),
     "what the run computed": Forgery(apply=_in_marker(_compute)),
     "peak memory": Forgery(apply=_in_marker(_memory)),
     "reward or objective": Forgery(apply=_in_marker(_objective)),
     "digest in a resume audit": Forgery(apply=audit_digest),
-    "resume audit removed": Forgery(apply=audit_removed, complete="all"),
+    "resume audit removed": Forgery(
+        apply=audit_removed,
+        complete="all",
+        why="only launches that were asked for one are audited, and no other record tells of it",
+    ),
     "base weights, marker alone": Forgery(apply=base_weights),
-    "base weights, all digests": Forgery(apply=base_weights_everywhere, complete="all"),
-    "model card": Forgery(apply=model_card, complete="all"),
+    "base weights, all digests": Forgery(
+        apply=base_weights_everywhere,
+        complete="all",
+        why="the base model is not in the run directory; --deep compares its files alone",
+    ),
+    "model card": Forgery(apply=model_card),
+    **{name: Forgery(apply=apply) for name, apply in (LOG | ENDS | STRANGE).items()},
+    **{name: Forgery(apply=apply) for name, apply in CHECKPOINTS.items()},
     **{
         name: Forgery(
-            apply=apply, complete="all" if name in COMPLETE_ROWS else "none", needs_inputs=name in ROWS_OF_INPUTS
+            apply=apply,
+            complete="all" if name in COMPLETE_ROWS else "none",
+            why=COMPLETE_ROWS.get(name, ""),
+            needs_inputs=name in ROWS_OF_INPUTS,
         )
         for name, apply in ROWS.items()
     },

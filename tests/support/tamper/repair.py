@@ -10,6 +10,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
+from explicit_learning.completion.card import CardRecords, model_card
 from explicit_learning.completion.envelope import wrap
 from explicit_learning.completion.launches import differences, launch_entries, machines_of
 from explicit_learning.completion.marker import last_values
@@ -20,9 +21,9 @@ from explicit_learning.model_files.tensors import tensors_sha256, tree_tensors
 from explicit_learning.plan.reading import FROZEN, frozen_config_sha256
 from explicit_learning.plan.typed_plan import Plan
 from explicit_learning.rundir import layout
-from explicit_learning.rundir.completion_marker import Parameters
+from explicit_learning.rundir.completion_marker import CompletionMarker, Parameters
 from explicit_learning.rundir.launches import launches_of
-from explicit_learning.rundir.run_manifest import create_run_manifest
+from explicit_learning.rundir.run_manifest import RunManifest, create_run_manifest
 from explicit_learning.verify.record import checkpoints_of
 from tests.support.tamper.documents import document, edit, replace_text, write
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["repair_nearest", "repair_records", "seal"]
 
 MARKER, MANIFEST, PLAN = layout.COMPLETION_MARKER, layout.RUN_MANIFEST, layout.PLAN
+CARD = f"{layout.FINAL_ADAPTER}/{layout.MODEL_CARD}"
 
 
 def sha256(tree: MemoryTree, name: str) -> str:
@@ -56,14 +58,22 @@ def repair_nearest(tree: MemoryTree, name: str) -> None:
         _marker(tree)
 
 
-def repair_records(tree: MemoryTree) -> None:
-    """Correct every record of the run but the statement."""
+def repair_records(tree: MemoryTree, place: str = "") -> None:
+    """Correct every record of the run but the statement, and but the model card if that was edited.
+
+    Args:
+        tree: The run's files.
+        place: The file that was edited.
+    """
     _manifest(tree)
     _frontiers(tree)
     for folder in checkpoints_of(tree):
         _mark(tree, folder)
     _launch_chain(tree)
     _marker(tree)
+    if place != CARD:
+        _card(tree)
+        _marker(tree)
     _completion(tree)
 
 
@@ -117,6 +127,8 @@ def _mark(tree: MemoryTree, folder: str) -> None:
     """The list of a checkpoint's files."""
     prefix, own = f"{folder}/", f"{folder}/{layout.CHECKPOINT_MARK}"
     names = [name.removeprefix(prefix) for name in tree.files if name.startswith(prefix) and name != own]
+    if own not in tree.data:
+        return
     with edit(tree, own) as mark:
         mark["files"] = {
             name: {"bytes": len(tree.data[prefix + name]), "sha256": sha256(tree, prefix + name)} for name in names
@@ -159,7 +171,11 @@ def _marker(tree: MemoryTree) -> None:
         code = launches[-1].start.nodes[0].code
         own["running_commit"], own["running_dirty"] = code.commit, code.dirty
         _measure(tree, marker["accounting"])
-        marker["checkpoints"] = [_checkpoint(tree, folder) for folder in checkpoints_of(tree)]
+        marker["checkpoints"] = [
+            _checkpoint(tree, folder)
+            for folder in checkpoints_of(tree)
+            if f"{folder}/{layout.CHECKPOINT_MARK}" in tree.data
+        ]
         _adapter(tree, marker)
         marker["parameters"]["sha256"] = to_json(Parameters.of(from_json(Parameters, marker["parameters"]).tensors))[
             "sha256"
@@ -193,6 +209,17 @@ def _adapter(tree: MemoryTree, marker: dict[str, Any]) -> None:
         digest = tensors_sha256(tree_tensors(tree, weights))
         adapter["tensors_sha256"] = own["final_adapter_tensors_sha256"] = digest
         adapter["unchanged"] = digest == own["initial_adapter_tensors_sha256"]
+
+
+def _card(tree: MemoryTree) -> None:
+    """The model card, which only repeats records."""
+    records = CardRecords.of_complete_run(
+        from_json(Plan, document(tree, PLAN)),
+        from_json(RunManifest, document(tree, MANIFEST)),
+        launches_of(tree),
+        from_json(CompletionMarker, document(tree, MARKER)),
+    )
+    tree.data[CARD] = model_card(records).encode()
 
 
 def _completion(tree: MemoryTree) -> None:

@@ -18,7 +18,10 @@ from explicit_learning.gates.row_sizes import RowSizes
 from explicit_learning.inputs.data import ImageTokens
 from explicit_learning.model_files.tensors import file_tensors_sha256
 from explicit_learning.plan.geometry import Geometry
+from explicit_learning.plan.learning_rate import learning_rate
+from explicit_learning.plan.log_steps import log_steps
 from explicit_learning.plan.schedule import Schedule
+from explicit_learning.verify.log_rows import metrics_of_row
 from tests.support.expected_compute import expected_forwards, expected_sampling_forwards, expected_scored_tokens
 from tests.support.rank_processes import run_ranks
 from tests.support.training_runs import traces
@@ -153,6 +156,16 @@ def test_every_arm_trains_on_two_ranks(trained: dict[str, Trained], arm: str) ->
     assert len(keys[0]) >= plan.optimisation.max_steps
     if not ARMS[arm].is_sft:
         assert reports[0]["completions"] == RANKS * BATCH * STEPS
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_every_arm_logs_what_a_verification_expects(trained: dict[str, Trained], arm: str) -> None:
+    plan, log = trained[arm].plan, trained[arm].ranks[0]["report"]["log_history"]
+    assert [row["step"] for row in log] == log_steps(plan.optimisation)
+    for row in log:
+        wanted, allowed = metrics_of_row(plan, row["step"] - 1, row["step"])
+        assert wanted <= row.keys() <= wanted | allowed
+        assert row["learning_rate"] == learning_rate(plan.optimisation, row["step"])
 
 
 def test_all_rl_arms_sample_the_same_slots_on_the_same_ranks(trained: dict[str, Trained]) -> None:

@@ -70,7 +70,7 @@ def world() -> World:
     from PIL import Image
 
     from explicit_learning.data.prompt import prompt_messages
-    from explicit_learning.training.counters import Counters
+    from explicit_learning.rundir.counters import Counters
     from explicit_learning.training.forwards import count_forwards
     from explicit_learning.training.policy import build_policy
     from explicit_learning.training.rollouts.constraint import compile_constraint

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from explicit_learning.launch.rank import RankContext
-    from explicit_learning.training.counters import StoredCounters
+    from explicit_learning.rundir.counters import StoredCounters
 
 NOTHING: Callable[..., None] = lambda *_, **__: None  # noqa: E731 - what a loader does that is never called
 

@@ -17,7 +17,7 @@ from explicit_learning.accounting.trace import Trace
 from explicit_learning.errors import ExitCode, Fault, Refusal
 from explicit_learning.files.hashing import sha256_file, snapshot
 from explicit_learning.rundir.checkpoint_mark import read_mark
-from explicit_learning.training.counters import load_counters
+from explicit_learning.rundir.counters import load_counters
 from explicit_learning.training.state.random_streams import load_random_streams, save_random_streams
 from explicit_learning.training.state.tensor_files import load_tensors
 from tests.support.finished_run import Run, plan_document
@@ -192,13 +192,15 @@ def test_a_missing_file_of_random_streams_is_refused(run: Run) -> None:
     (folder / "random-streams-rank-1.pt").unlink()
     (fault,) = refused(run.prepare, run)
     assert (the_file(run, fault), fault.found) == ("checkpoint-2/random-streams-rank-1.pt", "no such file")
-    reseal(run, folder, 2)
+    with pytest.raises(Refusal, match="a file that training writes into every checkpoint"):
+        reseal(run, folder, 2)
     (fault,) = refused(lambda: load_random_streams(folder, 1), run)
     assert the_file(run, fault) == "checkpoint-2/random-streams-rank-1.pt"
     assert fault.found == "cannot be loaded: No such file or directory"
 
 
 def test_a_missing_file_of_counters_is_refused(run: Run) -> None:
+    (run.folder / "checkpoint-2/counters-rank-0.json").unlink()
     (fault,) = refused(lambda: load_counters(run.folder / "checkpoint-2", 0), run)
     assert the_file(run, fault) == "checkpoint-2/counters-rank-0.json"
 

@@ -15,7 +15,7 @@ import torch
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.typed_json import from_json, to_json
 from explicit_learning.plan.typed_plan import Plan
-from explicit_learning.training.counters import Counters, StoredCounters, TrainerCounters, load_counters, save_counters
+from explicit_learning.rundir.counters import Counters, StoredCounters, TrainerCounters, load_counters, save_counters
 from explicit_learning.training.state.checkpointing import CheckpointingTrainer
 from explicit_learning.training.state.digests import state_sha256
 from tests.support.finished_run import BATCH, GENERATIONS, plan_document

@@ -7,16 +7,18 @@ must end with the same counts as one that was not.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from explicit_learning.arms import ARMS
 from explicit_learning.errors import Context, Refusal, found_text
-from explicit_learning.files.typed_json import OTHER_VERSION, document, read_document, write_document
+from explicit_learning.files.typed_json import OTHER_VERSION, document, read_document, to_json, write_document
 from explicit_learning.plan.geometry import Geometry
 from explicit_learning.rundir.layout import counters_file
 from explicit_learning.rundir.rank_report import AgreementProbe  # noqa: TC001 - read at run time
+from explicit_learning.rundir.state_digests import state_sha256
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from explicit_learning.plan.typed_plan import Plan
@@ -25,7 +27,10 @@ __all__ = [
     "Counters",
     "StoredCounters",
     "TrainerCounters",
+    "counters_sha256",
+    "digested_counters",
     "load_counters",
+    "planned_counts",
     "require_own_counters",
     "save_counters",
 ]
@@ -125,6 +130,27 @@ def load_counters(folder: Path, rank: int) -> StoredCounters:
     return read_document(folder / counters_file(rank), StoredCounters, gate=GATE, fix=OTHER_VERSION)
 
 
+def digested_counters(counters: StoredCounters, *, step: int, backward_passes: int) -> dict[str, Any]:
+    """Return every counter that a resumed run must continue, as its digest is made of it.
+
+    Args:
+        counters: A rank's counters.
+        step: Optimizer steps done.
+        backward_passes: Backward passes that the trainer itself has counted.
+    """
+    document: dict[str, Any] = to_json(counters)
+    return document | {"steps": {"done": step, "backward_passes": backward_passes}}
+
+
+def counters_sha256(counters: StoredCounters, plan: Plan, *, step: int) -> str:
+    """Return the digest of a rank's counters as they stand after a step, without its trainer.
+
+    Only the trainers of RL arms count backward passes themselves.
+    """
+    passes = step * plan.optimisation.gradient_accumulation_steps if plan.samples else 0
+    return state_sha256(digested_counters(counters, step=step, backward_passes=passes))
+
+
 def require_own_counters(counters: Counters, plan: Plan, *, step: int, file: Path) -> None:
     """Refuse counters that this version would not have counted: they would make the run incomplete at its end.
 
@@ -137,18 +163,6 @@ def require_own_counters(counters: Counters, plan: Plan, *, step: int, file: Pat
     Raises:
         Refusal: With every count that is not the one that follows from the plan.
     """
-    geometry, terms = Geometry.of(plan), ARMS[plan.arm].terms
-    slots = geometry.slots_per_cycle // geometry.ranks
-    used = geometry.cycles(step) * slots if plan.samples else step * geometry.rows_per_rank
-    compared: list[tuple[str, object, object]] = [
-        ("records", counters.records, used),
-        ("terms", sorted(counters.terms), sorted(term.name for term in terms)),
-    ]
-    compared += [
-        (f"terms/{term.name}/0", counters.terms[term.name][0], step * geometry.accumulation)
-        for term in terms
-        if term.in_every_pass and term.name in counters.terms
-    ]
     if faults := [
         CONTEXT.fault(
             file=file,
@@ -156,7 +170,25 @@ def require_own_counters(counters: Counters, plan: Plan, *, step: int, file: Pat
             found=found_text(found),
             expected=f"{found_text(planned)} after step {step}, as this version counts",
         )
-        for name, found, planned in compared
+        for name, found, planned in planned_counts(counters, plan, step=step)
         if found != planned
     ]:
         raise Refusal(faults)
+
+
+def planned_counts(counters: Counters, plan: Plan, *, step: int) -> Iterator[tuple[str, object, object]]:
+    """Yield the counts of a rank that follow from the plan: each one's pointer, what was counted, and what is planned.
+
+    Args:
+        counters: The rank's counters.
+        plan: The plan.
+        step: Optimizer steps done.
+    """
+    geometry, terms = Geometry.of(plan), ARMS[plan.arm].terms
+    slots = geometry.slots_per_cycle // geometry.ranks
+    used = geometry.cycles(step) * slots if plan.samples else step * geometry.rows_per_rank
+    yield "records", counters.records, used
+    yield "terms", sorted(counters.terms), sorted(term.name for term in terms)
+    for term in terms:
+        if term.in_every_pass and term.name in counters.terms:
+            yield f"terms/{term.name}/0", counters.terms[term.name][0], step * geometry.accumulation

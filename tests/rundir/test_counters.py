@@ -10,7 +10,7 @@ import pytest
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.typed_json import from_json
 from explicit_learning.plan.typed_plan import Plan
-from explicit_learning.training.counters import (
+from explicit_learning.rundir.counters import (
     Counters,
     StoredCounters,
     TrainerCounters,
