@@ -59,7 +59,7 @@ def test_the_sample_source_has_the_same_bytes_on_every_machine(starter: Path) ->
         path for row in rows for path in (row["image"], row["substitute"]["image"])
     }
     assert all(row["answer"] != row["substitute"]["answer"] for row in rows)
-    assert sha256_file(source / "items.jsonl") == "54df2d4a88e5de8a724855d3b0da44c7a9b59c3cc1e59fcdb9721dd42d4befd7"
+    assert sha256_file(source / "items.jsonl") == "3acad3f6c2da621a4aa06710168877841b861e16f86cfbe8e4d4b4a1f8239ddd"
     assert sha256_file(source / rows[0]["image"]) == "001a419998ac37199fdecb234d5cade9161c62907e3115a60b325dc34df43555"
 
 

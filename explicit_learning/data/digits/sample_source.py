@@ -60,6 +60,6 @@ def _row(name: str, item: Item, paths: dict[str, str], substitute: str) -> dict[
         "question": item.question,
         "answer": item.answer,
         "answer_type": item.kind,
-        "evidence": {"boxes": [list(item.box)]},
+        "evidence": {"boxes": [list(item.digit_box)]},
         "substitute": {"image": paths["substitute"], "answer": substitute},
     } | choices
