@@ -33,6 +33,7 @@ __all__ = ["COMMANDS", "READERS", "main"]
 # In the order in which a person needs them.
 COMMANDS = {
     "demo": "the whole story on a CPU: data, SFT, RL arms, evaluation, verification",
+    "init": "a folder to start from: drafts, an experiment, a sample source",
     "data": "make a dataset",
     "freeze": "turn a draft into a frozen plan",
     "check": "check a plan against everything it names, and train nothing",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["ASSETS", "FROM_WHEEL", "PLANS", "PROMPTS", "ROOT", "SCHEMAS", "TRITON_CONFIGURATIONS"]
+__all__ = ["ASSETS", "EXAMPLES", "FROM_WHEEL", "PLANS", "PROMPTS", "ROOT", "SCHEMAS", "TRITON_CONFIGURATIONS"]
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 FROM_WHEEL = (_PACKAGE / "schemas").is_dir()
@@ -18,4 +18,5 @@ SCHEMAS = ROOT / "schemas"
 PROMPTS = ROOT / "prompts"
 PLANS = ROOT / "plans"
 ASSETS = ROOT / "assets"
+EXAMPLES = ROOT / "examples"
 TRITON_CONFIGURATIONS = ROOT / "kernels" / "triton_configurations.json"

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CANVAS",
     "CELL",
+    "DIGIT",
     "GRID",
     "HARDNESS",
     "PLACES",
@@ -46,6 +47,7 @@ PLACES = ("upper left", "upper right", "lower left", "lower right")
 
 SOURCE = 8
 SCALE = 3
+DIGIT = SOURCE * SCALE
 GREY = 15
 TILE = 2
 
@@ -104,7 +106,7 @@ def paint_cell(rng: np.random.Generator, pool: Pool, member: int, hardness: Hard
         row, column = rng.integers(0, SOURCE - side + 1, size=2)
         top, left = rng.integers(0, CELL - side * SCALE + 1, size=2)
         _draw(ground, source[row : row + side, column : column + side], top=int(top), left=int(left))
-    middle = (CELL - SOURCE * SCALE) // 2
+    middle = (CELL - DIGIT) // 2
     top, left = middle + rng.integers(-hardness.jitter, hardness.jitter + 1, size=2)
     return Cell(
         ground=ground,

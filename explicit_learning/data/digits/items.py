@@ -13,6 +13,7 @@ import numpy as np
 
 from explicit_learning.data.digits.canvas import (
     CELL,
+    DIGIT,
     GRID,
     HARDNESS,
     PLACES,
@@ -111,6 +112,12 @@ class Item:
         """The evidence: the cell's half-open box ``(x0, y0, x1, y1)``. Unit: pixels."""
         row, column = divmod(self.place, GRID)
         return column * CELL, row * CELL, (column + 1) * CELL, (row + 1) * CELL
+
+    @property
+    def digit_box(self) -> tuple[int, int, int, int]:
+        """The half-open box ``(x0, y0, x1, y1)`` of the digit itself, which leaves room around it. Unit: pixels."""
+        left, top = self.box[0] + self.cells[self.place].left, self.box[1] + self.cells[self.place].top
+        return left, top, left + DIGIT, top + DIGIT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
