@@ -33,7 +33,7 @@ __all__ = ["COMMANDS", "READERS", "main"]
 # In the order in which a person needs them.
 COMMANDS = {
     "demo": "the whole story on a CPU: data, SFT, RL arms, evaluation, verification",
-    "data": "make a dataset",
+    "data": "make a dataset, or look at one",
     "freeze": "turn a draft into a frozen plan",
     "check": "check a plan against everything it names, and train nothing",
     "run": "check, launch, train, finalise; the same command again resumes",
