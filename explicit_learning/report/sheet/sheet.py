@@ -55,7 +55,8 @@ def require_sheet(path: Path, *, groups: int) -> None:
         groups: How many groups it is to show.
 
     Raises:
-        Refusal: If its name does not end in .html or .png, if something is there, or if a picture would be too large.
+        Refusal: If its name does not end in .html or .png, if something is there or its folder is not, or if a picture
+            would be too large.
     """
     if path.suffix.lower() not in WRITERS:
         fix = "end the name in .html for a page, or in .png for a picture"
@@ -63,9 +64,13 @@ def require_sheet(path: Path, *, groups: int) -> None:
     if path.suffix.lower() == ".png" and groups > MOST_GROUPS:
         expected, fix = f"at most {MOST_GROUPS} in a picture", "write a page (.html), which may have any number"
         raise USAGE.refusal(pointer="--groups", found=f"{groups} groups", expected=expected, fix=fix)
+    at = OUTPUT.at(path)
     if os.path.lexists(path):
         fix = "choose another name (--sheet), or remove what is there"
-        raise OUTPUT.at(path).refusal(found="something is there already", expected="a place where nothing is", fix=fix)
+        raise at.refusal(found="something is there already", expected="a place where nothing is", fix=fix)
+    if not path.parent.is_dir():
+        fix = f"make the folder first (mkdir -p {path.parent}), or choose another place (--sheet)"
+        raise at.refusal(found="a place in a folder that does not exist", expected="a place in a folder", fix=fix)
 
 
 def write_sheet(
