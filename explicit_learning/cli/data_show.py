@@ -67,8 +67,8 @@ def run(args: argparse.Namespace) -> ExitCode:
         show(dataset_text(summary))
         print_warnings(args.folder, warnings)
         if sheet:
-            size = f"{sheet.groups:,} groups, {sheet.views:,} views, {sheet.bytes / 1e6:.1f} MB"
-            print(f"{args.sheet}: {size}", file=sys.stderr)
+            counts = f"groups: {sheet.groups:,}, views: {sheet.views:,}, {sheet.bytes / 1e6:.1f} MB"
+            print(f"wrote {args.sheet} ({counts})", file=sys.stderr)
     return answer(
         faults.faults(),
         as_json=args.json,

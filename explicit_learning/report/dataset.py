@@ -133,7 +133,7 @@ def _operator_lines(operators: Sequence[Operator]) -> Iterator[str]:
 def _refused_lines(refused: Refused | None) -> Iterator[str]:
     if refused is None:
         return
-    yield f"left out of the source: {refused.rows:,} rows"
+    yield f"rows left out of the source: {refused.rows:,}"
     for kind in refused.kinds[:REASONS]:
         yield _cut(f"  {kind.rows:,} × {escaped(kind.field)}: expected {escaped(kind.expected)}")
         for example in kind.examples:

@@ -48,11 +48,26 @@ def test_figures_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         "most frequent sizes: 20 × 10 (8)",
         '"blurred": 0 rows to train on, 1 held out, unseen in training',
         '"missing": 1 rows to train on, 0 held out',
-        "left out of the source: 1 rows",
+        "rows left out of the source: 1",
         "1 × answer: expected plain text",
         "a.csv:3 (q3): found <b>",
     ):
         assert line in lines
+
+
+def test_answers_that_look_like_markup_are_printed_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    built = shown_dataset(tmp_path)
+    for row in built.slots:
+        row |= {"answer_type": "text", "full_answer": "[red]:smile:[/red]"}
+        row.pop("substitute_answer", None)
+    built.slots = built.slots[:3]
+    built.write()
+    assert main(["data", "show", str(tmp_path)]) == ExitCode.DONE
+    shown = capsys.readouterr().out
+    assert '"[red]:smile:[/red]" 1' in shown
+    assert "\x1b" not in shown
 
 
 def test_the_answer_to_programs_holds_the_same_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,7 +93,7 @@ def test_warnings_and_the_sheet_are_named_on_stderr(tmp_path: Path, capsys: pyte
             f'warning: {tmp_path} "train-0", row "train-0.missing": this MISSING view shows exactly the pixels of the '
             "FULL view"
         ),
-        f"{sheet}: 1 groups, 4 views, {sheet.stat().st_size / 1e6:.1f} MB",
+        f"wrote {sheet} (groups: 1, views: 4, {sheet.stat().st_size / 1e6:.1f} MB)",
     ]
 
 
