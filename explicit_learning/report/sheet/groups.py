@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["Picture", "SheetGroup", "SheetView", "sheet_groups"]
 
 FIX = "restore the file, or make the dataset again"
-# The FULL images of a group are kept while its other views are compared with them.
-KEPT_BYTES = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +156,7 @@ class _Loader:
 
     def __init__(self, asset_root: Path, faults: FaultCollector) -> None:
         self._root = asset_root
-        self._store = ImageStore(asset_root, max_bytes=KEPT_BYTES)
+        self._store = ImageStore(asset_root, max_bytes=0)  # FULL's images are held anyway, all others shown once
         self._folder = AssetFolder(asset_root)
         self._faults = faults
         self._at = Context(gate=faults.gate, fix=FIX)
