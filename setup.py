@@ -12,6 +12,6 @@ from setuptools import find_packages, setup
 setup(
     packages=[*find_packages(include=["explicit_learning", "explicit_learning.*"]), "explicit_learning.schemas"],
     package_dir={"explicit_learning.schemas": "schemas"},
-    package_data={"explicit_learning.schemas": ["*.schema.json"]},
+    package_data={"explicit_learning.schemas": ["*.schema.json"], "explicit_learning.report.sheet": ["*.jinja"]},
     include_package_data=False,
 )

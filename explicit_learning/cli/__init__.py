@@ -34,7 +34,7 @@ __all__ = ["COMMANDS", "READERS", "main"]
 COMMANDS = {
     "demo": "the whole story on a CPU: data, SFT, RL arms, evaluation, verification",
     "init": "a folder to start from: drafts, an experiment, a sample source",
-    "data": "make a dataset",
+    "data": "make a dataset, or look at one",
     "freeze": "turn a draft into a frozen plan",
     "check": "check a plan against everything it names, and train nothing",
     "run": "check, launch, train, finalise; the same command again resumes",

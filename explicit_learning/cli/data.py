@@ -1,10 +1,11 @@
-"""`el data digits`: the embedded dataset."""
+"""`el data`: the embedded dataset (`digits`), and what is in a dataset (`show`)."""
 
 from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING
 
+from explicit_learning.cli import data_show
 from explicit_learning.cli.numbers import seed
 from explicit_learning.cli.output import add_json_argument, answer
 from explicit_learning.cli.paths import folder_path
@@ -27,9 +28,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     digits.add_argument("--seed", type=seed, default=0, help="the same seed gives the same bytes (default 0)")
     digits.add_argument("--size", choices=("demo", "quick"), default="demo", help="how much (default demo)")
     add_json_argument(digits)
+    digits.set_defaults(run_kind=_run_digits)
+    looked_at = kinds.add_parser("show", help="what is in a dataset, in figures and as a contact sheet")
+    data_show.add_arguments(looked_at)
+    looked_at.set_defaults(run_kind=data_show.run)
 
 
 def run(args: argparse.Namespace) -> ExitCode:
+    """Make or show a dataset."""
+    code: ExitCode = args.run_kind(args)
+    return code
+
+
+def _run_digits(args: argparse.Namespace) -> ExitCode:
     """Make the dataset, and print what is in it."""
     path = write_digits(args.out, seed=args.seed, size=args.size)
     manifest = load_dataset_manifest(path)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError
 
-__all__ = ["positive", "seed"]
+__all__ = ["image_tokens", "positive", "seed"]
 
 # As in schemas/plan.schema.json: what every random number generator that is seeded takes.
 MAXIMUM_SEED = 2**32 - 1
 MAXIMUM_COUNT = 1024
+MAXIMUM_IMAGE_TOKENS = 10_000_000
 
 
 def seed(text: str) -> int:
@@ -27,6 +28,15 @@ def positive(text: str) -> int:
         ArgumentTypeError: If it is not an integer from 1 to 1024.
     """
     return _between(text, 1, MAXIMUM_COUNT)
+
+
+def image_tokens(text: str) -> int:
+    """Read a limit on an image's tokens.
+
+    Raises:
+        ArgumentTypeError: If it is not an integer from 1 to 10000000.
+    """
+    return _between(text, 1, MAXIMUM_IMAGE_TOKENS)
 
 
 def _between(text: str, low: int, high: int) -> int:

@@ -20,8 +20,18 @@ from explicit_learning.files.strict_json import load_json
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["MAX_MANIFEST_BYTES", "Asset", "Counts", "DatasetManifest", "RowsFile", "load_dataset_manifest"]
+__all__ = [
+    "MANIFEST_NAME",
+    "MAX_MANIFEST_BYTES",
+    "Asset",
+    "Counts",
+    "DatasetManifest",
+    "RowsFile",
+    "load_dataset_manifest",
+]
 
+# What the kit calls the manifest of a dataset that it makes.
+MANIFEST_NAME = "dataset-manifest.json"
 # An image takes about 200 bytes: this is room for more than a million.
 MAX_MANIFEST_BYTES = 256 * 1024 * 1024
 

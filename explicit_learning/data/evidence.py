@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from explicit_learning.data.image_grid import Grid, ResizeRules
     from explicit_learning.data.rows import EvidenceBox, EvidenceMask, View
 
-__all__ = ["box_shares", "evidence_donors", "evidence_sources", "mask_shares", "view_shares"]
+__all__ = ["box_shares", "evidence_donors", "evidence_sources", "marked_pixels", "mask_shares", "view_shares"]
 
 CONTEXT = Context(gate="data", exit_code=ExitCode.IO)
 _SHUFFLE_DOMAIN = "explicit-learning/shuffled-evidence/1"
@@ -74,7 +74,27 @@ def _disjoint(boxes: Iterable[EvidenceBox], width: int, height: int) -> Iterator
 
 
 def mask_shares(path: Path, *, width: int, height: int, grid: Grid) -> tuple[float, ...]:
-    """Return the share of every image token's cell that a mask marks, token by token, in [0, 1].
+    """Return the share of every image token's cell that a mask marks, token by token, in [0, 1] (see `marked_pixels`).
+
+    Args:
+        path: The mask file, of the image's size after EXIF rotation.
+        width: The image's width after EXIF rotation, in pixels.
+        height: Its height likewise.
+        grid: The image's cells.
+
+    Raises:
+        ValueError: If the mask has another size.
+        OSError: If it cannot be read.
+    """
+    import numpy as np
+
+    marked = marked_pixels(path, width=width, height=height).astype(np.int64)
+    areas = _binned(_binned(marked, grid.columns).T, grid.rows).T
+    return tuple((areas / (width * height)).ravel().tolist())
+
+
+def marked_pixels(path: Path, *, width: int, height: int) -> npt.NDArray[np.bool_]:
+    """Return which pixels a mask marks; bool[height, width].
 
     Every pixel that is not 0 is evidence; an alpha channel does not count, and a palette's entry 0 is 0.
 
@@ -82,7 +102,6 @@ def mask_shares(path: Path, *, width: int, height: int, grid: Grid) -> tuple[flo
         path: The mask file, of the image's size after EXIF rotation.
         width: The image's width after EXIF rotation, in pixels.
         height: Its height likewise.
-        grid: The image's cells.
 
     Raises:
         ValueError: If the mask has another size.
@@ -100,9 +119,8 @@ def mask_shares(path: Path, *, width: int, height: int, grid: Grid) -> tuple[flo
     if pixels.ndim == 3:  # noqa: PLR2004 - rows, columns, bands
         shown = [index for index, band in enumerate(bands) if band not in _ALPHA_BANDS]
         pixels = pixels[:, :, shown].max(axis=2)
-    marked = (pixels != 0).astype(np.int64)
-    areas = _binned(_binned(marked, grid.columns).T, grid.rows).T
-    return tuple((areas / (width * height)).ravel().tolist())
+    marked: npt.NDArray[np.bool_] = pixels != 0
+    return marked
 
 
 def _binned(values: npt.NDArray[np.int64], bins: int) -> npt.NDArray[np.int64]:

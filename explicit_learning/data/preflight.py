@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     # What a prompt's text depends on: question, choices, number of images.
     TextKey = tuple[str, tuple[Choice, ...], int]
 
-__all__ = ["Asked", "PromptTokens", "Tokens", "asked_rows", "check_envelope"]
+__all__ = ["Asked", "PromptTokens", "Tokens", "asked_certificate", "asked_rows", "asked_slot", "check_envelope"]
 
 CONTEXT = Context(gate="preflight")
 MAX_PROMPT = "generation.max_prompt_tokens"
@@ -92,14 +92,15 @@ def asked_rows(checked: CheckedDataset, arm: Arm) -> list[Asked]:
     so that every view is measured once and all RL arms are treated alike.
     """
     trained: list[Asked] = (
-        [_of_certificate(located) for located in checked.located_sft if located.row.record_kind == arm.sft_rows]
+        [asked_certificate(located) for located in checked.located_sft if located.row.record_kind == arm.sft_rows]
         if arm.is_sft
-        else [_of_slot(located) for located in checked.located_slots]
+        else [asked_slot(located) for located in checked.located_slots]
     )
-    return [*trained, *map(_of_slot, checked.located_evaluation)]
+    return [*trained, *map(asked_slot, checked.located_evaluation)]
 
 
-def _of_slot(located: Located[SlotRow]) -> Asked:
+def asked_slot(located: Located[SlotRow]) -> Asked:
+    """Return what a slot or an evaluation row asks, with its selected view."""
     row = located.row
     answers = [("/full_answer", row.full_answer)]
     if row.substitute_answer is not None:
@@ -115,7 +116,8 @@ def _of_slot(located: Located[SlotRow]) -> Asked:
     )
 
 
-def _of_certificate(located: Located[SftRow]) -> Asked:
+def asked_certificate(located: Located[SftRow]) -> Asked:
+    """Return what an SFT row asks."""
     row = located.row
     return Asked(
         where=located.where,

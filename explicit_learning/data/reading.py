@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from explicit_learning.errors import Context, Fault
 
 __all__ = ["FileRows", "load_sft_rows", "load_slot_rows", "read_sft_rows", "read_slot_rows"]
+__all__ += ["stream_sft_rows", "stream_slot_rows"]
 
 GATE = "data"
 RowT = TypeVar("RowT", SlotRow, SftRow)
@@ -95,14 +96,33 @@ def load_sft_rows(path: Path, faults: FaultCollector) -> FileRows[SftRow]:
     return _load(path, _SFT, faults)
 
 
+def stream_slot_rows(path: Path, faults: FaultCollector, *, split: Split = "train") -> Iterator[Located[SlotRow]]:
+    """Yield what `load_slot_rows` returns, row by row: a file of any length takes the memory of one row."""
+    return _stream(path, _SLOTS if split == "train" else _EVALUATION, faults, lambda: None)
+
+
+def stream_sft_rows(path: Path, faults: FaultCollector) -> Iterator[Located[SftRow]]:
+    """Yield what `load_sft_rows` returns, row by row: a file of any length takes the memory of one row."""
+    return _stream(path, _SFT, faults, lambda: None)
+
+
 def _load(path: Path, form: _Form[RowT], faults: FaultCollector) -> FileRows[RowT]:
-    fits = compiled_schema(form.schema)
-    rows: list[Located[RowT]] = []
     is_whole = True
 
-    def line_fault(fault: Fault) -> None:
+    def lose() -> None:
         nonlocal is_whole
         is_whole = False
+
+    rows = list(_stream(path, form, faults, lose))
+    return FileRows(rows=rows, is_whole=is_whole)
+
+
+def _stream(path: Path, form: _Form[RowT], faults: FaultCollector, lose: Callable[[], None]) -> Iterator[Located[RowT]]:
+    """Yield the rows of the right form; ``lose`` is called for each part of the file that is left out."""
+    fits = compiled_schema(form.schema)
+
+    def line_fault(fault: Fault) -> None:
+        lose()
         faults.add(fault)
 
     try:
@@ -110,16 +130,15 @@ def _load(path: Path, form: _Form[RowT], faults: FaultCollector) -> FileRows[Row
             where, name = f"{path}:{number}", value.get(form.id_field)
             at = faults.context.at(where, name if isinstance(name, str) else None)
             if not fits(value):
-                is_whole = False
+                lose()
                 faults.explain(partial(_explain, value, form, at))
                 continue
             row = form.from_json(value)
             faults.extend(form.faults(row, at))
-            rows.append(Located(where=where, row=row))
+            yield Located(where=where, row=row)
     except Refusal as refusal:
-        is_whole = False
+        lose()
         faults.extend(refusal.faults)
-    return FileRows(rows=rows, is_whole=is_whole)
 
 
 def _explain(value: dict[str, Any], form: _Form[RowT], at: Context) -> Iterator[Fault]:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.data.dataset import check_dataset, evaluation_file, training_file
-from explicit_learning.data.dataset_manifest import load_dataset_manifest
+from explicit_learning.data.dataset_manifest import MANIFEST_NAME, load_dataset_manifest
 from explicit_learning.errors import Context, ExitCode, Refusal, found_text
 from explicit_learning.files.atomic import TEMPORARY_PREFIX, fsync_folder, require_free
 from explicit_learning.files.os_errors import write_fault
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["DraftData", "drafted_data", "write_digits"]
 
 CONTEXT = Context(gate="data")
-MANIFEST = "dataset-manifest.json"
 OUTPUT = Context(gate="output", exit_code=ExitCode.OUTPUT, fix="choose another folder (--out), or remove this one")
 
 
@@ -71,7 +70,7 @@ def write_digits(folder: Path, *, seed: int, size: str) -> Path:
     """
     from explicit_learning.data.digits import SIZES, write_dataset
 
-    manifest = folder / MANIFEST
+    manifest = folder / MANIFEST_NAME
     if manifest.is_file():
         _check_same(manifest, seed=seed, options=asdict(SIZES[size]))
         return manifest
@@ -118,7 +117,7 @@ def drafted_data(named: dict[str, Any], arm: Arm, *, base: Path, out: Path, file
         return
     seed, size = named["digits"].get("seed", 0), named["digits"].get("size", "demo")
     folder = out.resolve().parent / f"digits-{seed}-{size}"
-    if (folder / MANIFEST).is_file():
+    if (folder / MANIFEST_NAME).is_file():
         yield _checked_data(write_digits(folder, seed=seed, size=size), arm, file)
         return
     hidden = folder.with_name(f"{TEMPORARY_PREFIX}{secrets.token_hex(4)}-{folder.name}")
@@ -126,7 +125,7 @@ def drafted_data(named: dict[str, Any], arm: Arm, *, base: Path, out: Path, file
     try:
         _require_free(folder)
         write_digits(hidden, seed=seed, size=size)
-        yield replace(_checked_data(hidden / MANIFEST, arm, file), home=folder)
+        yield replace(_checked_data(hidden / MANIFEST_NAME, arm, file), home=folder)
         _give_name(hidden, folder)
     except BaseException as error:
         shutil.rmtree(hidden, ignore_errors=True)
@@ -150,7 +149,7 @@ def _give_name(hidden: Path, folder: Path) -> None:
         try:
             hidden.rename(folder)
         except OSError:
-            if not (folder / MANIFEST).is_file():
+            if not (folder / MANIFEST_NAME).is_file():
                 raise
             shutil.rmtree(hidden)  # another process made it meanwhile: same seed, same bytes
         fsync_folder(folder.parent)

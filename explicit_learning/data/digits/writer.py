@@ -12,6 +12,7 @@ import io
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from explicit_learning.data.dataset_manifest import MANIFEST_NAME
 from explicit_learning.data.digits.canvas import CANVAS, Hardness
 from explicit_learning.data.digits.items import STATES, Item, View, make_item, make_views
 from explicit_learning.data.digits.pools import Pool, load_pool
@@ -161,7 +162,7 @@ def write_dataset(folder: Path, *, seed: int, size: Size) -> None:
                 "options": asdict(size),
             },
         }
-        write_json(place / "dataset-manifest.json", manifest)
+        write_json(place / MANIFEST_NAME, manifest)
 
 
 def _write(place: Path, kind: str, name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
