@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.data.build.readers.csv import header_of
 from explicit_learning.data.build.readers.json_stream import json_members
-from explicit_learning.data.build.readers.watched import GATE, HEAD_BYTES, reading_errors
+from explicit_learning.data.build.readers.watched import GATE, HEAD_BYTES, reading_errors, require_content
 from explicit_learning.errors import Context, Refusal, found_text
 from explicit_learning.files.jsonl import MAX_LINE_BYTES
 from explicit_learning.files.os_errors import missing_file
@@ -103,6 +103,7 @@ def _file(path: Path) -> tuple[str, str]:
     with reading_errors(path), open_regular(path) as stream:
         head = stream.read(HEAD_BYTES)
         stream.seek(0)
+        require_content(path, head)
         text = head.removeprefix(BOM_UTF8).lstrip()
         if head.startswith(b"PAR1"):
             return "parquet", "a parquet file"
@@ -135,7 +136,8 @@ def _of_object(stream: Any, head: bytes, path: Path) -> tuple[str, str]:  # noqa
         first = None
     is_whole_line = line.endswith(b"\n") or len(line) < MAX_LINE_BYTES
     if isinstance(first, dict):
-        is_coco = isinstance(first.get("questions"), list) and bool(first.keys() & {"images", "annotations"})
+        lists = [name for name in ("questions", "images", "annotations") if isinstance(first.get(name), list)]
+        is_coco = len(lists) > 1 or lists == ["questions"]
         return ("coco-vqa", "a COCO document") if is_coco else (_of_row(first), "JSON Lines")
     if _COCO_LISTS.search(head) or _COCO_IMAGES.search(head):
         return "coco-vqa", "a COCO document"
