@@ -42,6 +42,10 @@ LINE = json.dumps(ROW)
         ("rows.jsonl", json.dumps(COCO, indent=1), "coco-vqa"),
         ("rows.jsonl", '{"question": broken}\n' + LINE, "jsonl"),
         ("rows.jsonl", "\ufeff" + LINE, "jsonl"),
+        ("rows.jsonl", json.dumps(ROW | {"x": "y" * 2_000_000}), "jsonl"),
+        ("rows.jsonl", json.dumps({"info": "y" * 10_000} | COCO | {"z": "y" * 2_000_000}), "coco-vqa"),
+        ("rows.jsonl", json.dumps(ROW | {"images": None, "annotations": []}), "jsonl"),
+        ("rows.jsonl", json.dumps(ROW | {"image": None, "images": ["a.png"], "annotations": []}), "jsonl"),
     ],
 )
 def test_content_decides_the_form_and_never_the_name(folder: Path, name: str, content: str, form: str) -> None:
