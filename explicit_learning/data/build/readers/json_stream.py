@@ -38,7 +38,7 @@ class Member:
 
     Attributes:
         name: The member of the outer object that it belongs to; ``None`` where the document is an array.
-        index: Its place in the array from 0; ``None`` where the member is no array.
+        index: Its place in the array from 0; ``None`` where the member is not an array.
         value: The value; ``None`` beside faults.
         faults: What is wrong with it, where it could be told from the next value.
     """
