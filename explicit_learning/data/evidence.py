@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
     import numpy as np
     import numpy.typing as npt
+    from PIL.Image import Image
 
     from explicit_learning.data.image_grid import Grid, ResizeRules
     from explicit_learning.data.rows import EvidenceBox, EvidenceMask, View
 
-__all__ = ["box_shares", "evidence_donors", "evidence_sources", "marked_pixels", "mask_shares", "view_shares"]
+__all__ = ["box_shares", "evidence_donors", "evidence_sources", "marked_pixels", "mask_pixels", "mask_shares", "view_shares"]
 
 CONTEXT = Context(gate="data", exit_code=ExitCode.IO)
 _SHUFFLE_DOMAIN = "explicit-learning/shuffled-evidence/1"
@@ -74,7 +75,7 @@ def _disjoint(boxes: Iterable[EvidenceBox], width: int, height: int) -> Iterator
 
 
 def mask_shares(path: Path, *, width: int, height: int, grid: Grid) -> tuple[float, ...]:
-    """Return the share of every image token's cell that a mask marks, token by token, in [0, 1] (see `marked_pixels`).
+    """Return the share of every image token's cell that a mask marks, token by token, in [0, 1] (`marked_pixels`).
 
     Args:
         path: The mask file, of the image's size after EXIF rotation.
@@ -88,15 +89,13 @@ def mask_shares(path: Path, *, width: int, height: int, grid: Grid) -> tuple[flo
     """
     import numpy as np
 
-    marked = marked_pixels(path, width=width, height=height).astype(np.int64)
+    marked = mask_pixels(path, width=width, height=height).astype(np.int64)
     areas = _binned(_binned(marked, grid.columns).T, grid.rows).T
     return tuple((areas / (width * height)).ravel().tolist())
 
 
-def marked_pixels(path: Path, *, width: int, height: int) -> npt.NDArray[np.bool_]:
-    """Return which pixels a mask marks; bool[height, width].
-
-    Every pixel that is not 0 is evidence; an alpha channel does not count, and a palette's entry 0 is 0.
+def mask_pixels(path: Path, *, width: int, height: int) -> npt.NDArray[np.bool_]:
+    """Return which pixels a mask file marks (`marked_pixels`); bool[height, width].
 
     Args:
         path: The mask file, of the image's size after EXIF rotation.
@@ -107,17 +106,30 @@ def marked_pixels(path: Path, *, width: int, height: int) -> npt.NDArray[np.bool
         ValueError: If the mask has another size.
         OSError: If it cannot be read.
     """
+    with bombs_are_errors(), open_image(path) as opened:
+        marked = marked_pixels(opened)
+    if marked.shape != (height, width):
+        raise ValueError(
+            f"{path.name}: a mask of {marked.shape[1]} by {marked.shape[0]} pixels for {width} by {height}"
+        )
+    return marked
+
+
+def marked_pixels(mask: Image) -> npt.NDArray[np.bool_]:
+    """Return which pixels of a mask are evidence, as bool[height, width] after EXIF rotation.
+
+    Every pixel that is not 0 is evidence; an alpha channel does not count, and a palette's entry 0 is 0.
+
+    Raises:
+        OSError: If it cannot be decoded.
+    """
     import numpy as np
     from PIL import ImageOps
 
-    with bombs_are_errors(), open_image(path) as opened:
-        image = ImageOps.exif_transpose(opened)
-        bands = image.getbands()
-        pixels: npt.NDArray[np.generic] = np.asarray(image)
-    if image.size != (width, height):
-        raise ValueError(f"{path.name}: a mask of {image.width} by {image.height} pixels for {width} by {height}")
+    image = ImageOps.exif_transpose(mask)
+    pixels: npt.NDArray[np.generic] = np.asarray(image)
     if pixels.ndim == 3:  # noqa: PLR2004 - rows, columns, bands
-        shown = [index for index, band in enumerate(bands) if band not in _ALPHA_BANDS]
+        shown = [index for index, band in enumerate(image.getbands()) if band not in _ALPHA_BANDS]
         pixels = pixels[:, :, shown].max(axis=2)
     marked: npt.NDArray[np.bool_] = pixels != 0
     return marked

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.data.answers import ABSTENTION
 from explicit_learning.data.asset_paths import AssetFolder
-from explicit_learning.data.evidence import marked_pixels
+from explicit_learning.data.evidence import mask_pixels
 from explicit_learning.data.images import ImageStore
 from explicit_learning.data.rows import Relation
 from explicit_learning.errors import Context, ExitCode, Refusal
@@ -193,7 +193,7 @@ class _Loader:
         path, at = self._root / mask.path, self._at.at(self._root / mask.path)
         try:
             self._folder.size(mask.path, at)
-            return marked_pixels(path, width=image.width, height=image.height), ""
+            return mask_pixels(path, width=image.width, height=image.height), ""
         except Refusal as refusal:
             fault = refusal.faults[0]
         except Exception as error:  # noqa: BLE001 - a damaged image makes Pillow raise anything
