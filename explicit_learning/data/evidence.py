@@ -27,7 +27,15 @@ if TYPE_CHECKING:
     from explicit_learning.data.image_grid import Grid, ResizeRules
     from explicit_learning.data.rows import EvidenceBox, EvidenceMask, View
 
-__all__ = ["box_shares", "evidence_donors", "evidence_sources", "marked_pixels", "mask_pixels", "mask_shares", "view_shares"]
+__all__ = [
+    "box_shares",
+    "evidence_donors",
+    "evidence_sources",
+    "marked_pixels",
+    "mask_pixels",
+    "mask_shares",
+    "view_shares",
+]
 
 CONTEXT = Context(gate="data", exit_code=ExitCode.IO)
 _SHUFFLE_DOMAIN = "explicit-learning/shuffled-evidence/1"
