@@ -14,6 +14,8 @@ from explicit_learning.completion.grade import promise
 from explicit_learning.completion.launches import differences, machines_of, shortened
 from explicit_learning.completion.marker import UNCHANGED, last_values
 from explicit_learning.files.typed_json import to_json
+from explicit_learning.model_files.adapter_names import adapted_modules
+from explicit_learning.model_files.parts import PartCounts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,7 +66,7 @@ def model_card(finished: FinishedRun, counts: Counts, compute: Compute) -> str:
 # {plan.run_id}
 
 A LoRA adapter (rank {plan.lora.rank}, alpha {plan.lora.alpha:g}) for `{_base_name(plan)}`, made by {method}, arm
-`{plan.arm}`, seed {plan.seed}, data seed {plan.data_seed}.
+`{plan.arm}`, seed {plan.seed}, data seed {plan.data_seed}. Modules that have one: {_adapted(finished)}.
 {smoke if plan.run_mode == "smoke" else ""}{unchanged if finished.unchanged else ""}
 ## Make it again
 
@@ -110,6 +112,11 @@ def _front_matter(plan: Plan) -> str:
         *(f"- {json.dumps(tag)}" for tag in tags),
     ]
     return "\n".join(["---", *lines, "---"])
+
+
+def _adapted(finished: FinishedRun) -> str:
+    """Return how many modules of each part of the model have an adapter."""
+    return PartCounts.of(adapted_modules(finished.reports[0].trainable_parameters)).text()
 
 
 def _base_name(plan: Plan) -> str:

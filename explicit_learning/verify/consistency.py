@@ -8,7 +8,6 @@ hash that covers it still contradicts the rest.
 from __future__ import annotations
 
 import math
-import re
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from explicit_learning.errors import Context, Refusal, found_text
 from explicit_learning.files.tree import tree_json
 from explicit_learning.files.typed_json import field_names, to_json
 from explicit_learning.inputs.initial_adapter import differing_configuration
+from explicit_learning.model_files.adapter_names import adapted_modules
 from explicit_learning.model_files.folders import POLICY_ADAPTER
 from explicit_learning.model_files.tensors import tensors_sha256, tree_tensors
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
@@ -258,7 +258,7 @@ def _configuration(tree: Tree, plan: Plan, marker: CompletionMarker) -> Iterator
         yield CONTEXT.fault(file=file, pointer="/base_model_name_or_path", found=base, expected="a relative path")
     named = config.get("target_modules") if isinstance(config, dict) else None
     if isinstance(named, list):
-        modules = {re.sub(r"\.lora_[AB](\.default)?\.weight$", "", tensor) for tensor in marker.parameters.tensors}
+        modules = adapted_modules(marker.parameters.tensors)
         ends = {module: [str(each) for each in named if f".{module}".endswith(f".{each}")] for module in modules}
         used = sorted({each for found in ends.values() for each in found})
         source = f"the modules of parameters.tensors in {layout.COMPLETION_MARKER}"
@@ -285,8 +285,10 @@ def _parameters(
 ) -> Iterator[Fault]:
     """The trained parameters are those of the saved adapter, where PEFT leaves the adapter's name out of theirs."""
     again = Parameters.of(marker.parameters.tensors)
-    for name in ("trainable", "sha256"):
+    for name in ("trainable", "sha256", "modules"):
         found, expected = getattr(marker.parameters, name), getattr(again, name)
+        if name == "modules" and found is None:
+            continue  # a marker that was written before this was counted
         yield from _different(file, f"/parameters/{name}", found, expected, "computed again from parameters.tensors")
     trained = {
         name.replace(f".{POLICY_ADAPTER}.weight", ".weight"): (entry.shape, entry.dtype)
