@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from explicit_learning.rundir.completion_marker import Compute, Counts
     from explicit_learning.rundir.launches import ImageIdentity, Launch, Machine
 
-__all__ = ["model_card"]
+__all__ = ["base_name", "model_card"]
 
 LOCK_TAG_DIGITS = 12
 COMPUTED = ("forwards", "sampling_forwards", "scored_tokens")
@@ -65,7 +65,7 @@ def model_card(finished: FinishedRun, counts: Counts, compute: Compute) -> str:
 
 # {plan.run_id}
 
-A LoRA adapter (rank {plan.lora.rank}, alpha {plan.lora.alpha:g}) for `{_base_name(plan)}`, made by {method}, arm
+A LoRA adapter (rank {plan.lora.rank}, alpha {plan.lora.alpha:g}) for `{base_name(plan)}`, made by {method}, arm
 `{plan.arm}`, seed {plan.seed}, data seed {plan.data_seed}. Modules that have one: {_adapted(finished)}.
 {smoke if plan.run_mode == "smoke" else ""}{unchanged if finished.unchanged else ""}
 ## Make it again
@@ -105,7 +105,7 @@ def _front_matter(plan: Plan) -> str:
     """Return the YAML block. JSON strings are YAML strings, whatever characters a path has."""
     tags = ["lora", "explicit-learning", plan.arm]
     lines = [
-        f"base_model: {json.dumps(_base_name(plan))}",
+        f"base_model: {json.dumps(base_name(plan))}",
         "library_name: peft",
         "pipeline_tag: image-text-to-text",
         "tags:",
@@ -119,7 +119,7 @@ def _adapted(finished: FinishedRun) -> str:
     return PartCounts.of(adapted_modules(finished.reports[0].trainable_parameters)).text()
 
 
-def _base_name(plan: Plan) -> str:
+def base_name(plan: Plan) -> str:
     """Return the last two parts of the model's path: hubs name a model ``OWNER/NAME``, and mirrors keep that layout."""
     parts = [part for part in plan.model.path.split("/") if part not in {"", ".", ".."}]
     return "/".join(parts[-2:])

@@ -108,7 +108,7 @@ def _unmatched(field: str, patterns: Iterable[str], names: list[str], file: str 
             file=file,
             pointer=f"/lora/{field}",
             found=f"{found_text(unknown)}, which matches no linear module of the model",
-            expected=f"parts of the model, or names of modules that are or hold linear ones, such as {', '.join(known)}",
+            expected=f"parts of the model, or modules that are or hold linear ones, such as {', '.join(known)}",
             fix=f"{fix}; near ones: {meant}" if meant else fix,
         )
     ]

@@ -21,6 +21,7 @@ NAMES = (
     "counters",
     "evaluation",
     "evaluation-answer",
+    "export",
     "event",
     "follower-manifest",
     "launch-end",
