@@ -17,7 +17,7 @@ from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.tree import FolderTree, hash_tree
 from explicit_learning.files.typed_json import to_json
 from explicit_learning.rundir import layout
-from explicit_learning.rundir.export_record import export_of
+from explicit_learning.rundir.export_record import EXPORT_STATEMENT, export_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -99,8 +99,8 @@ def write_export_statement(folder: Path, signer: CryptoSigner | None) -> None:
     """
     place_public_key(folder / layout.PUBLIC_KEY, signer)
     tree = FolderTree(folder)
-    hashes, errors = hash_tree(tree, [name for name in tree.files if name != layout.EXPORT_STATEMENT])
+    hashes, errors = hash_tree(tree, [name for name in tree.files if name != EXPORT_STATEMENT])
     if errors:
         raise Refusal(read_fault(error, Path(tree.place(name)), gate="statement") for name, error in errors.items())
     keyid = None if signer is None else signer.public_key.keyid
-    write_bytes(folder / layout.EXPORT_STATEMENT, wrap(build_export_statement(tree, hashes, keyid=keyid), signer))
+    write_bytes(folder / EXPORT_STATEMENT, wrap(build_export_statement(tree, hashes, keyid=keyid), signer))

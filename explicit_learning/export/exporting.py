@@ -48,6 +48,7 @@ from explicit_learning.model_files.headers import processor_bytes
 from explicit_learning.model_files.parts import PartCounts
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.export_record import (
+    EXPORT,
     ExportComparison,
     ExportedBase,
     ExportRecord,
@@ -209,7 +210,7 @@ def _fill(folder: Path, making: _Making, signer: CryptoSigner | None) -> ExportR
         rules = ResizeRules.of_model(model, max_image_tokens=tokens)
         pixels = rules.min_pixels, rules.max_pixels
     write_text(folder / layout.MODEL_CARD, export_card(source.card(), record, pixels=pixels, image_tokens=tokens))
-    write_document(folder / layout.EXPORT, record, gate="export")
+    write_document(folder / EXPORT, record, gate="export")
     write_export_statement(folder, signer)
     return record
 

@@ -14,7 +14,6 @@ from explicit_learning.errors import Context
 from explicit_learning.files.tree import tree_document
 from explicit_learning.files.typed_json import document
 from explicit_learning.model_files.parts import PartCounts
-from explicit_learning.rundir import layout
 from explicit_learning.rundir.launches import Machine
 
 if TYPE_CHECKING:
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from explicit_learning.files.tree import Tree
 
 __all__ = [
+    "EXPORT",
+    "EXPORT_STATEMENT",
     "LOGIT_TOLERANCE",
     "Asked",
     "ExportComparison",
@@ -35,6 +36,9 @@ __all__ = [
 ]
 
 GATE = "export"
+# The files of an export that are its own; `layout.PUBLIC_KEY`, too, if its statement is signed.
+EXPORT = "export.json"
+EXPORT_STATEMENT = "export.intoto.json"
 SCHEMA_VERSION = 1
 CONTEXT = Context(gate=GATE, fix="export the run again, to another folder")
 # Weights in one of these types differ from what they were merged from by rounding alone: the largest difference of a
@@ -131,7 +135,7 @@ def export_of(tree: Tree) -> ExportRecord:
     Raises:
         Refusal: If it cannot be read, or breaks its schema.
     """
-    return tree_document(tree, layout.EXPORT, ExportRecord, gate=GATE, fix=CONTEXT.fix)
+    return tree_document(tree, EXPORT, ExportRecord, gate=GATE, fix=CONTEXT.fix)
 
 
 def comparison_faults(found: ExportComparison, *, dtype: str, file: str) -> Iterator[Fault]:

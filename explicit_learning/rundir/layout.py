@@ -24,8 +24,6 @@ __all__ = [
     "EVALUATION_FILES",
     "EVALUATION_STATEMENT",
     "EVENTS",
-    "EXPORT",
-    "EXPORT_STATEMENT",
     "FINAL_ADAPTER",
     "LAUNCHES",
     "LOCK",
@@ -99,10 +97,6 @@ EVALUATION = "evaluation.json"
 ANSWERS = "answers.jsonl"
 EVALUATION_STATEMENT = "evaluation.intoto.json"
 EVALUATION_FILES = frozenset({ANSWERS, EVALUATION, PUBLIC_KEY, EVALUATION_STATEMENT})  # all that it can hold
-
-# --- an export's folder; PUBLIC_KEY, too, if its statement is signed
-EXPORT = "export.json"
-EXPORT_STATEMENT = "export.intoto.json"
 
 # --- an adapter's folder: the final one, and each checkpoint
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = ADAPTER_FILES

@@ -14,7 +14,7 @@ from explicit_learning.model_files.adapter_names import adapted_modules
 from explicit_learning.model_files.parts import PartCounts
 from explicit_learning.model_files.tensors import tensors_sha256, tree_tensors
 from explicit_learning.rundir import layout
-from explicit_learning.rundir.export_record import comparison_faults, export_of
+from explicit_learning.rundir.export_record import EXPORT, EXPORT_STATEMENT, comparison_faults, export_of
 from explicit_learning.verify.files import compare_files, file_faults, other_entries
 from explicit_learning.verify.statement import LIMIT_UNSIGNED, LIMIT_UNVERIFIED, check_envelope, rebuilt_faults
 
@@ -69,7 +69,7 @@ def check_export(tree: Tree, *, key: SSlibKey | None) -> CheckedExport:
         key: The signer's public key, as the reader has it.
     """
     found = CheckedExport(not_checked=[NOT_THE_RUN])
-    own = [name for name in tree.files if layout.belongs_to_run(name) and name != layout.EXPORT_STATEMENT]
+    own = [name for name in tree.files if layout.belongs_to_run(name) and name != EXPORT_STATEMENT]
     hashes, errors = hash_tree(tree, own)
     found.collector.extend(other_entries(tree))
     for name, error in errors.items():
@@ -95,7 +95,7 @@ def _check_statement(tree: Tree, hashes: Mapping[str, str], key: SSlibKey | None
     Raises:
         Refusal: If the record that it is computed from cannot be read.
     """
-    name = layout.EXPORT_STATEMENT
+    name = EXPORT_STATEMENT
     if name not in tree.files:
         found.collector.report(file=tree.place(name), found="no such file", expected="the export's statement")
         return
@@ -119,7 +119,7 @@ def _record_faults(tree: Tree, record: ExportRecord) -> Iterator[Fault]:
     Raises:
         Refusal: If the adapter's file is not a whole safetensors file.
     """
-    file = tree.place(layout.EXPORT)
+    file = tree.place(EXPORT)
     if record.comparison is not None and record.dtype is not None:
         yield from comparison_faults(record.comparison, dtype=record.dtype, file=file)
     if record.kind == "adapter" and layout.ADAPTER_WEIGHTS in tree.files:

@@ -16,6 +16,7 @@ from explicit_learning.errors.invisible import escaped
 from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.tree import hash_tree
 from explicit_learning.rundir import layout
+from explicit_learning.rundir.export_record import EXPORT, EXPORT_STATEMENT
 from explicit_learning.rundir.known_files import is_known
 from explicit_learning.verify.accounting.recomputing import accounting_faults
 from explicit_learning.verify.checkpoint_contents import checkpoint_faults
@@ -120,7 +121,7 @@ def verify_run(
     if layout.PLAN not in tree.files and layout.RUN_MANIFEST not in tree.files:
         if layout.EVALUATION in tree.files:
             return _lone_evaluation(tree, key, needs_run=deep or plan_file is not None)
-        if layout.EXPORT in tree.files:
+        if EXPORT in tree.files:
             return _lone_export(tree, key, needs_run=deep or plan_file is not None, require_signed=require_signed)
         raise CONTEXT.refusal(
             file=tree.place(""),
@@ -164,7 +165,7 @@ def _lone_export(tree: Tree, key: SSlibKey | None, *, needs_run: bool, require_s
     found = check_export(tree, key=key)
     faults = found.faults()
     if require_signed and (found.statement is None or found.statement.keyid is None):
-        faults.append(_unsigned(tree.place(layout.EXPORT_STATEMENT), "an unsigned statement"))
+        faults.append(_unsigned(tree.place(EXPORT_STATEMENT), "an unsigned statement"))
     return Verification(
         faults=_contradictions(faults),
         status="export",
