@@ -131,7 +131,8 @@ def export_run(run: Path, out: Path, *, merged: bool, dtype: str | None, plan_fi
     else:
         entries = source.marker.parameters.trainable
         needed = 4 * entries + processor_bytes(model) + RECORD_BYTES
-    faults += check_disk(out, DiskNeed(needed_bytes=needed, files=len(list(model.rglob("*"))) + len(ADAPTER_FILES)))
+    need = DiskNeed(needed_bytes=needed, files=len(list(model.rglob("*"))) + len(ADAPTER_FILES))
+    faults += check_disk(out, need, what="the export", less="export the adapter alone, or in a shorter type")
     if faults:
         raise Refusal(faults)
     environment = rank_environment(_on_a_cpu(source.plan), os.environ)

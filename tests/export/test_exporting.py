@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +14,7 @@ from explicit_learning.cli import main
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.export import exporting
 from explicit_learning.export.exporting import export_run
+from explicit_learning.files.resources import ROOT
 from explicit_learning.files.tree import FolderTree
 from explicit_learning.gates import disk
 from explicit_learning.model_files.folders import adapter_structure
@@ -195,6 +198,7 @@ def test_a_disk_without_room_is_refused_before_anything_is_written(
         )
     )
     assert (fault.exit_code, fault.gate) == (ExitCode.IO, "disk")
+    assert fault.expected.endswith("free for the export")
     assert not (tmp_path / "out").exists()
 
 
@@ -250,6 +254,14 @@ def test_the_answer_holds_the_record(tmp_path: Path, plan: Path, capsys: pytest.
     assert found["ok"] is True
     assert found["record"] == json.loads((out / "export.json").read_text())
     assert found["files"] == len(ADAPTER_FILES)
+
+
+def test_what_starts_an_export_imports_no_torch() -> None:
+    code = (
+        "import sys, explicit_learning.cli.export; print(sorted({'torch', 'transformers', 'peft'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == "[]\n"
 
 
 @pytest.mark.slow
