@@ -51,12 +51,12 @@ def run(args: argparse.Namespace) -> ExitCode:
     if args.json:
         return answer([], as_json=True, out=str(args.out), files=found.files, bytes=found.bytes, **_record(found))
     print(
-        f"exported {found.files:,} files, {found.bytes:,} bytes; adapter on {found.record.modules.text()} modules",
+        f"exported {found.files:,} files, {found.bytes:,} bytes; modules with an adapter: {found.record.modules.text()}",
         file=sys.stderr,
     )
     if (compared := found.record.comparison) is not None:
         print(
-            f"compared on {compared.rows} questions ({compared.asked}): {compared.equal_answers} answers equal, "
+            f"compared ({compared.asked}): {compared.equal_answers} of {compared.rows} answers equal, "
             f"largest difference of a logit {compared.largest_logit_difference:.2g}",
             file=sys.stderr,
         )

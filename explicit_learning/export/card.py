@@ -65,7 +65,7 @@ and rounded once, to {record.dtype}. Nothing else is needed, neither the base mo
     model = AutoModelForImageTextToText.from_pretrained("THIS FOLDER", dtype="auto")
     processor = AutoProcessor.from_pretrained("THIS FOLDER")
 
-or, with vLLM, `vllm serve "THIS FOLDER"`. Read back, the weights were compared with base model and adapter in float32,
-on {found.rows} questions ({found.asked}): {found.equal_answers} greedy answers are the same, and logits differ by at
-most {found.largest_logit_difference:.2g} (in float32, at most {LOGIT_TOLERANCE:g} is accepted).
+or, with vLLM, `vllm serve "THIS FOLDER"`. Read back, the weights were compared with base model and adapter in float32
+(asked: {found.asked}). {found.equal_answers} of {found.rows} greedy answers are the same, and logits differ by at most
+{found.largest_logit_difference:.2g} (in float32, at most {LOGIT_TOLERANCE:g} is accepted).
 """

@@ -52,7 +52,7 @@ def compare(job: MergeJob) -> ExportComparison:
     settings = replace(job.plan.model, dtype="float32", attn_implementation="sdpa")
     plan, model = replace(job.plan, model=settings), Path(job.paths.model)
     questions = questions_of(plan, job.paths)
-    say(f"comparing with base model and adapter: {len(questions.rows)} questions ({questions.asked})")
+    say(f"comparing with base model and adapter ({questions.asked}: {len(questions.rows)})")
     base = load_base(model, settings, accelerator="cpu", strict=False)
     before = _said(PeftModel.from_pretrained(base, job.adapter), model, plan, questions)
     del base

@@ -149,3 +149,11 @@ def test_a_mean_reward_and_a_mean_length_that_the_traces_do_not_give(run: Path) 
     write_rows(run / "metrics.jsonl", rows)
     change(run / "training-complete.json", lambda value: value.update(log_history=rows, metrics=rows[-1]))
     assert faults(run) == []
+
+
+def test_other_counts_of_adapted_modules_contradict_the_tensors(run: Path) -> None:
+    marker = run / "training-complete.json"
+    change(marker, lambda value: value["parameters"]["modules"].update(language=1, other=0))
+    assert ("training-complete.json", "/parameters/modules") in faults(run)
+    change(marker, lambda value: value["parameters"].pop("modules"))  # as markers were before this was counted
+    assert ("training-complete.json", "/parameters/modules") not in faults(run)
