@@ -50,10 +50,8 @@ def run(args: argparse.Namespace) -> ExitCode:
     found = export_run(args.run, args.out, merged=args.merged, dtype=args.dtype, plan_file=args.plan)
     if args.json:
         return answer([], as_json=True, out=str(args.out), files=found.files, bytes=found.bytes, **_record(found))
-    print(
-        f"exported {found.files:,} files, {found.bytes:,} bytes; modules with an adapter: {found.record.modules.text()}",
-        file=sys.stderr,
-    )
+    print(f"exported {found.files:,} files, {found.bytes:,} bytes", file=sys.stderr)
+    print(f"modules with an adapter: {found.record.modules.text()}", file=sys.stderr)
     if (compared := found.record.comparison) is not None:
         print(
             f"compared ({compared.asked}): {compared.equal_answers} of {compared.rows} answers equal, "
