@@ -20,6 +20,7 @@ from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.typed_json import to_json
 from explicit_learning.gates.temporary import temporary_fault
 from explicit_learning.launch.environment import scratch_environment
+from explicit_learning.launch.outcomes import SIGNAL_HINTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,14 +64,18 @@ def run_process(module: str, job: object, *, environment: RankEnvironment, name:
             env=variables | scratch_environment(variables, Path(folder)) | own,
             check=False,
         )
-    if done.returncode:
-        known = done.returncode in set(ExitCode)
-        raise context.refusal(
-            found=f"the {name} process ended with exit code {done.returncode}",
-            expected=f"exit code 0 and an {name}",
-            fix="do what the lines above say, then run the same command again",
-            exit_code=ExitCode(done.returncode) if known else ExitCode.INTERNAL,
-        )
+    if (code := done.returncode) == 0:
+        return
+    found, fix = f"the {name} process ended with exit code {code}", "do what the lines above say"
+    if code < 0:
+        found = f"the {name} process was ended by {signal.Signals(-code).name}"
+        fix = SIGNAL_HINTS.get(signal.Signals(-code), "find out who sent the signal")
+    raise context.refusal(
+        found=found,
+        expected=f"exit code 0 and an {name}",
+        fix=f"{fix}; then run the same command again",
+        exit_code=ExitCode(code) if code in set(ExitCode) else ExitCode.INTERNAL,
+    )
 
 
 @contextmanager
