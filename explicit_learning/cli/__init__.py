@@ -43,6 +43,7 @@ COMMANDS = {
     "evaluate": "greedy evaluation of a run on its frozen evaluation rows",
     "verify": "prove that a run directory or archive is whole, consistent and signed",
     "pack": "a run as one file, or as an OCI artifact, with the same bytes each time",
+    "export": "a run's adapter, or base model and adapter merged, as a folder to take away",
     "diff": "what differs in two runs, and from which step on",
     "keygen": "make a key pair that signs the records of runs",
     "lock": "compare the environment with the lock, or resolve the lock again",

@@ -16,6 +16,7 @@ from explicit_learning.cli.output import (
 from explicit_learning.cli.paths import folder_path
 from explicit_learning.gates.check import check_plan
 from explicit_learning.gates.memory import memory_text
+from explicit_learning.inputs.lora_targets import planned_targets, targets_text
 from explicit_learning.plan.reading import read_plan
 from explicit_learning.rundir.layout import default_run_folder
 
@@ -44,14 +45,19 @@ def run(args: argparse.Namespace) -> ExitCode:
     warnings = checked.warnings
     print_warnings(args.plan, warnings)
     print_not_checked(checked.not_checked)
-    if not checked.faults and plan and not args.json:
-        print(f"{args.plan}: run {plan.run_id} is in order", file=sys.stderr)
+    targets: tuple[str, ...] = ()
+    if not checked.faults and plan:
+        targets = planned_targets(args.plan.resolve().parent / plan.model.path, plan.lora)
+        if not args.json:
+            print(f"{args.plan}: run {plan.run_id} is in order", file=sys.stderr)
+            print(targets_text(targets), file=sys.stderr)
     if checked.memory and not args.json:
         print(memory_text(checked.memory), file=sys.stderr)
     return answer(
         checked.faults,
         as_json=args.json,
         warnings=list(warnings),
+        adapted_modules=list(targets),
         not_checked=list(checked.not_checked),
         memory=checked.memory.to_json() if checked.memory else None,
     )

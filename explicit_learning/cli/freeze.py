@@ -15,6 +15,7 @@ from explicit_learning.freeze.freezing import freeze, read_draft
 from explicit_learning.gates.memory import check_memory, memory_text, rank_memory
 from explicit_learning.gates.nvml import read_inventory
 from explicit_learning.gates.row_sizes import frozen_row_sizes
+from explicit_learning.inputs.lora_targets import planned_targets, targets_text
 from explicit_learning.plan.typed_plan import Plan
 
 if TYPE_CHECKING:
@@ -62,11 +63,14 @@ def run(args: argparse.Namespace) -> ExitCode:
         warnings += near
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
+    targets = planned_targets(base / frozen.model.path, frozen.lora)
     if not args.json:
         print(f"{args.output}: run {plan['run_id']}, frozen as {plan['frozen_config_sha256']}", file=sys.stderr)
+        print(targets_text(targets), file=sys.stderr)
         if memory is not None:
             print(memory_text(memory), file=sys.stderr)
     details = {"plan": str(args.output), "frozen_config_sha256": plan["frozen_config_sha256"], "warnings": warnings}
+    details["adapted_modules"] = list(targets)
     return answer([], as_json=args.json, **details, memory=memory.to_json() if memory else None)
 
 

@@ -29,7 +29,7 @@ CONTEXT = Context(gate="verify", fix="see `el verify --help`", exit_code=ExitCod
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    what = "a run directory, an archive that `el pack` wrote, or an evaluation's folder that lies outside its run"
+    what = "a run directory, an archive that `el pack` wrote, an evaluation's folder outside its run, or an export"
     parser.add_argument("run", type=Path, metavar="RUN", help=what)
     parser.add_argument("--key", type=Path, metavar="PUB", help="the signer's public key (PEM), from the signer")
     parser.add_argument("--require-signed", action="store_true", help="refuse an unsigned run; needs --key")

@@ -19,12 +19,13 @@ from explicit_learning.files.typed_json import to_json
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from explicit_learning.model_files.parts import PartCounts
     from explicit_learning.plan.typed_plan import Plan
     from explicit_learning.rundir.completion_marker import CompletionMarker, Compute, Counts
     from explicit_learning.rundir.launches import ImageIdentity, Launch, Machine
     from explicit_learning.rundir.run_manifest import RunManifest
 
-__all__ = ["CardRecords", "model_card"]
+__all__ = ["CardRecords", "base_name", "model_card"]
 
 LOCK_TAG_DIGITS = 12
 COMPUTED = ("forwards", "sampling_forwards", "scored_tokens")
@@ -41,6 +42,7 @@ class CardRecords:
         counts: The marker's counts.
         compute: What the run computed, as the marker has it.
         log_history: The marker's log.
+        modules: How many modules of each part of the base model have an adapter.
         adapter_tensors_sha256: Tensor digest of the final adapter.
         unchanged: Whether that is the initial adapter's.
     """
@@ -51,6 +53,7 @@ class CardRecords:
     counts: Counts
     compute: Compute
     log_history: Sequence[dict[str, Any]]
+    modules: PartCounts
     adapter_tensors_sha256: str
     unchanged: bool
 
@@ -66,6 +69,7 @@ class CardRecords:
             counts=marker.counts,
             compute=marker.compute,
             log_history=marker.log_history,
+            modules=marker.parameters.modules,
             adapter_tensors_sha256=marker.adapter.tensors_sha256,
             unchanged=marker.adapter.unchanged,
         )
@@ -99,8 +103,8 @@ def model_card(records: CardRecords) -> str:
 
 # {plan.run_id}
 
-A LoRA adapter (rank {plan.lora.rank}, alpha {plan.lora.alpha:g}) for `{_base_name(plan)}`, made by {method}, arm
-`{plan.arm}`, seed {plan.seed}, data seed {plan.data_seed}.
+A LoRA adapter (rank {plan.lora.rank}, alpha {plan.lora.alpha:g}) for `{base_name(plan)}`, made by {method}, arm
+`{plan.arm}`, seed {plan.seed}, data seed {plan.data_seed}. Modules that have one: {records.modules.text()}.
 {smoke if plan.run_mode == "smoke" else ""}{unchanged if records.unchanged else ""}
 ## Make it again
 
@@ -139,7 +143,7 @@ def _front_matter(plan: Plan) -> str:
     """Return the YAML block. JSON strings are YAML strings, whatever characters a path has."""
     tags = ["lora", "explicit-learning", plan.arm]
     lines = [
-        f"base_model: {json.dumps(_base_name(plan))}",
+        f"base_model: {json.dumps(base_name(plan))}",
         "library_name: peft",
         "pipeline_tag: image-text-to-text",
         "tags:",
@@ -148,7 +152,7 @@ def _front_matter(plan: Plan) -> str:
     return "\n".join(["---", *lines, "---"])
 
 
-def _base_name(plan: Plan) -> str:
+def base_name(plan: Plan) -> str:
     """Return the last two parts of the model's path: hubs name a model ``OWNER/NAME``, and mirrors keep that layout."""
     parts = [part for part in plan.model.path.split("/") if part not in {"", ".", ".."}]
     return "/".join(parts[-2:])

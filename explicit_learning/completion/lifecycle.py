@@ -47,7 +47,7 @@ from explicit_learning.rundir.checkpoints import (
     set_aside_folder,
     set_aside_incomplete,
 )
-from explicit_learning.rundir.completion_marker import read_marker, write_marker
+from explicit_learning.rundir.completion_marker import Parameters, read_marker, write_marker
 from explicit_learning.rundir.events import GatesRecord, append_event
 from explicit_learning.rundir.output_comparison import compared_run
 from explicit_learning.rundir.owner import OTHER_FOLDER, lacks_statement, require_own_folder
@@ -351,6 +351,7 @@ def _complete(finished: FinishedRun) -> None:
         counts=counts,
         compute=totals.compute,
         log_history=finished.reports[0].log_history,
+        modules=Parameters.of(finished.reports[0].trainable_parameters).modules,
         adapter_tensors_sha256=finished.adapter_tensors_sha256,
         unchanged=finished.unchanged,
     )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from transformers import ProcessorMixin
 
     from explicit_learning.data.rows import SlotRow
+    from explicit_learning.evaluation.greedy import ImageSource
     from explicit_learning.evaluation.requests import EvaluationRequest
     from explicit_learning.plan.typed_plan import Plan
 
@@ -68,7 +69,7 @@ class ExactCompleter:
         *,
         plan: Plan,
         system: str,
-        images: ImageStore,
+        images: ImageSource,
     ) -> None:
         """Take the model, and compile what it may answer.
 
@@ -108,7 +109,7 @@ class ExactCompleter:
 
 
 def model_inputs(
-    processor: ProcessorMixin, rows: Sequence[SlotRow], *, system: str, images: ImageStore
+    processor: ProcessorMixin, rows: Sequence[SlotRow], *, system: str, images: ImageSource
 ) -> dict[str, torch.Tensor]:
     """Return left-padded inputs that show each row's selected view."""
     texts = [

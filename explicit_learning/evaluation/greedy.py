@@ -15,11 +15,24 @@ from explicit_learning.rundir.answers import Answer, Answered, answered
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from explicit_learning.data.rows import SlotRow
+    from PIL.Image import Image
+
+    from explicit_learning.data.rows import ImageRef, SlotRow
     from explicit_learning.evaluation.requests import EvaluationRequest
     from explicit_learning.plan.typed_plan import Plan
 
-__all__ = ["Completer", "Engine", "answer_rows", "engine_of", "evaluate"]
+__all__ = ["Completer", "Engine", "ImageSource", "answer_rows", "engine_of", "evaluate"]
+
+
+class ImageSource(Protocol):
+    """Where the images of rows come from."""
+
+    def load(self, image: ImageRef, *, row: str | None = None) -> Image:
+        """Return an image, which the row of that name shows.
+
+        Raises:
+            Refusal: If it is not what the row says.
+        """
 
 
 class Completer(Protocol):

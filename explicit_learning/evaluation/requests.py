@@ -7,13 +7,7 @@ last, by the process that has the signing key; a kill before that is repaired by
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import subprocess
-import sys
-import tempfile
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from explicit_learning.completion.evaluation_statement import write_evaluation_statement
 from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.evaluation.environment import environment_faults, measured_machine
+from explicit_learning.evaluation.process import run_process
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.child_environment import KEY_VARIABLE
 from explicit_learning.files.hashing import sha256_file
@@ -29,10 +24,9 @@ from explicit_learning.files.tree import FolderTree
 from explicit_learning.files.typed_json import to_json
 from explicit_learning.gates.output import place_faults
 from explicit_learning.gates.signing import named_signer
-from explicit_learning.gates.temporary import temporary_fault
 from explicit_learning.inputs.frozen import frozen_paths
 from explicit_learning.inputs.outputs import inputs_of_paths, output_faults
-from explicit_learning.launch.environment import rank_environment, scratch_environment
+from explicit_learning.launch.environment import rank_environment
 from explicit_learning.lock import lock_sha256
 from explicit_learning.lock.installed import lock_of_new_plan
 from explicit_learning.model_files.folders import ADAPTER_FILES, adapter_sha256
@@ -45,7 +39,7 @@ from explicit_learning.rundir.events import gates_records, read_events
 from explicit_learning.rundir.launches import Machine  # noqa: TC001 - read at run time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from securesystemslib.signer import CryptoSigner
 
@@ -53,7 +47,6 @@ if TYPE_CHECKING:
     from explicit_learning.rundir.evaluation import Evaluation
 
 __all__ = [
-    "PARENT_VARIABLE",
     "EvaluationJob",
     "EvaluationRequest",
     "Which",
@@ -65,9 +58,6 @@ __all__ = [
 Which = Literal["final", "initial", "base"]
 CONTEXT = Context(gate="evaluation")
 MODULE = "explicit_learning.evaluation"
-# The process that an evaluation process ends with.
-PARENT_VARIABLE = "EXPLICIT_LAUNCH_EVALUATION_PARENT"
-STANDARD_ERROR = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,45 +253,8 @@ def _evaluate(requests: list[EvaluationRequest]) -> None:
     """Answer requests in one process, which gets the same environment variables as a rank, and no signing key."""
     plan = requests[0].plan
     environment = rank_environment(plan, os.environ)
-    machine = measured_machine(plan.hardware.accelerator, environment)
-    variables = environment.variables
-    try:
-        scratch = tempfile.TemporaryDirectory(prefix="explicit-evaluation-", ignore_cleanup_errors=True)
-    except OSError as error:
-        raise Refusal(temporary_fault(error)) from error
-    with _ended_in_order(), scratch as folder:
-        own = {"TMPDIR": folder, "TORCH_CPP_LOG_LEVEL": "ERROR", PARENT_VARIABLE: str(os.getpid())}
-        done = subprocess.run(  # noqa: S603 - the program itself
-            [sys.executable, "-m", MODULE],
-            input=json.dumps(to_json(EvaluationJob(machine=machine, requests=tuple(requests)))),
-            encoding="utf-8",
-            # Libraries may print to standard output, which is the answer's.
-            stdout=STANDARD_ERROR,
-            env=variables | scratch_environment(variables, Path(folder)) | own,
-            check=False,
-        )
-    if done.returncode:
-        known = done.returncode in set(ExitCode)
-        raise CONTEXT.at(requests[0].out).refusal(
-            found=f"the evaluation process ended with exit code {done.returncode}",
-            expected="exit code 0 and an evaluation",
-            fix="do what the lines above say, then run the same command again",
-            exit_code=ExitCode(done.returncode) if known else ExitCode.INTERNAL,
-        )
-
-
-@contextmanager
-def _ended_in_order() -> Iterator[None]:
-    """Turn a stop signal inside into an exception, so that the process is ended and its folder removed."""
-
-    def end(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    job = EvaluationJob(machine=measured_machine(plan.hardware.accelerator, environment), requests=tuple(requests))
+    run_process(MODULE, job, environment=environment, name="evaluation", context=CONTEXT.at(requests[0].out))
 
 
 def _started_with(run: Path) -> Path:

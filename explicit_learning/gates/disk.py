@@ -26,6 +26,7 @@ __all__ = [
 
 CONTEXT = Context(gate="disk", exit_code=ExitCode.IO)
 MIB = 2**20
+PLAN_LESS = "plan fewer checkpoints"
 # Float32, the widest that adapters are kept in; AdamW keeps two moments of the parameters' shape.
 WEIGHT_BYTES = 4
 MOMENTS = 2
@@ -97,12 +98,18 @@ def estimate_run_bytes(
     return DiskNeed(needed_bytes=total + total // 10, files=files)
 
 
-def check_disk(folder: Path, need: DiskNeed) -> list[Fault]:
+def check_disk(folder: Path, need: DiskNeed, *, what: str = "the planned run", less: str = PLAN_LESS) -> list[Fault]:
     """Compare the free space where a run folder is or will be with the run's need.
 
     File systems that do not count inodes (btrfs, some network ones) report a total of none; their inodes are not
     checked. Space that is reserved for root does not count as free. A path on which no folder can be made is reported
     by the output gate, and not here again.
+
+    Args:
+        folder: The folder, which may be missing.
+        need: What it takes.
+        what: What takes it, for the faults.
+        less: What would take less, for the advice.
 
     Returns:
         Faults with exit code 74: too few bytes, too few inodes, or a file system that does not report them.
@@ -122,8 +129,8 @@ def check_disk(folder: Path, need: DiskNeed) -> list[Fault]:
         return [context.fault(found=found, expected=expected, fix=fix)]
     faults = []
     if free < needed:
-        fix = "free some space, choose a folder on another disk (--out), or plan fewer checkpoints"
-        expected = f"at least {disk_size(needed)} free for the planned run"
+        fix = f"free some space, choose a folder on another disk (--out), or {less}"
+        expected = f"at least {disk_size(needed)} free for {what}"
         faults.append(context.fault(found=f"{disk_size(free)} free", expected=expected, fix=fix))
     files = max(0, need.files - present_files)
     if status.f_files and status.f_favail < files:

@@ -13,6 +13,7 @@ from explicit_learning.errors import Context, Refusal, found_text
 from explicit_learning.files.strict_json import load_json
 from explicit_learning.inputs.identities import identity, require_identity
 from explicit_learning.inputs.lora_targets import resolve_targets
+from explicit_learning.model_files.adapter_names import matrix_name
 from explicit_learning.model_files.folders import ADAPTER_FILES, adapter_sha256, adapter_structure
 from explicit_learning.model_files.headers import safetensors_header
 
@@ -36,7 +37,6 @@ __all__ = [
 
 CONTEXT = Context(gate="adapter", fix="use the lora block that the adapter was trained with, and the same base model")
 CONFIG_NAME, WEIGHTS_NAME = ADAPTER_FILES
-PREFIX = "base_model.model."
 # What a configuration says beside the adapter's shape: where it came from, who wrote it, what it is used for, its
 # modules (the tensors' names say that exactly), and the dropout it was trained with (RL arms have none).
 INCIDENTAL = frozenset(
@@ -176,6 +176,6 @@ def _planned_shapes(linear: Mapping[str, tuple[int, int]], lora: Lora) -> Shapes
     shapes: dict[str, tuple[int, ...]] = {}
     for name in resolve_targets(linear, lora):
         rows, columns = linear[name]
-        shapes[f"{PREFIX}{name}.lora_A.weight"] = (lora.rank, columns)
-        shapes[f"{PREFIX}{name}.lora_B.weight"] = (rows, lora.rank)
+        shapes[matrix_name(name, "A")] = (lora.rank, columns)
+        shapes[matrix_name(name, "B")] = (rows, lora.rank)
     return shapes

@@ -4,24 +4,29 @@
 shortened list of suffixes on what other modules exist. The plan's ``lora`` block is therefore resolved here to the full
 names of linear modules, and that list is what checking, training and saving all use.
 
-A name in the block stands for every linear module whose full name contains it as whole components: ``q_proj`` for
-``model.language_model.layers.3.self_attn.q_proj``, and ``visual`` or ``model.visual`` for the whole vision tower.
+A word of `explicit_learning.model_files.parts` in the block stands for every linear module of that part: ``language``,
+``vision`` (the tower without its merger) or ``merger``. Any other name stands for every linear module whose full name
+contains it as whole components: ``q_proj`` for ``model.language_model.layers.3.self_attn.q_proj``, and ``visual`` or
+``model.visual`` for the vision tower with its merger.
 """
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from explicit_learning.errors import Context, Refusal, found_text
-from explicit_learning.model_files.weights import HEAD
+from explicit_learning.model_files.parts import PARTS, PartCounts, part_of
+from explicit_learning.model_files.weights import HEAD, linear_modules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from explicit_learning.errors import Fault
     from explicit_learning.plan.typed_plan import Lora
 
-__all__ = ["adapter_values", "resolve_targets", "shortest_suffixes"]
+__all__ = ["adapter_values", "planned_targets", "resolve_targets", "shortest_suffixes", "targets_text"]
 
 CONTEXT = Context(gate="model")
 
@@ -67,6 +72,22 @@ def resolve_targets(linear: Iterable[str], lora: Lora, *, file: str | None = Non
     return tuple(chosen)
 
 
+def planned_targets(folder: Path, lora: Lora) -> tuple[str, ...]:
+    """Return the same for a model folder, from the headers of its files.
+
+    Raises:
+        Refusal: As `resolve_targets`, or if a weight file is not a whole safetensors file.
+        OSError: If a file cannot be read.
+    """
+    return resolve_targets(linear_modules(folder), lora)
+
+
+def targets_text(targets: Iterable[str]) -> str:
+    """Return for people how many modules get an adapter, and of which parts of the model."""
+    names = list(targets)
+    return f"adapter on {len(names)} linear modules: {PartCounts.of(names).text()}"
+
+
 def adapter_values(shapes: Iterable[tuple[int, int]], rank: int) -> int:
     """Return how many values an adapter of a rank has, in its two matrices for each module of shape (out, in)."""
     return rank * sum(map(sum, shapes))
@@ -77,22 +98,25 @@ def _unmatched(field: str, patterns: Iterable[str], names: list[str], file: str 
     unknown = [pattern for pattern in patterns if not any(_matches(name, pattern) for name in names)]
     if not unknown:
         return []
-    parts = sorted({".".join(name.split(".")[:2]) for name in names if name.count(".") > 1})  # such as model.visual
-    known = [*shortest_suffixes(names, ())[:8], *parts[:4]]
+    components = sorted({part for name in names for part in name.split(".") if not part.isdigit()})
+    holders = sorted({".".join(name.split(".")[:2]) for name in names if name.count(".") > 1})  # such as model.visual
+    near = {pattern: get_close_matches(pattern, [*PARTS, *components, *holders], n=1) for pattern in unknown}
+    meant = ", ".join(f"{found[0]} for {pattern}" for pattern, found in near.items() if found)
+    known = [*PARTS, *shortest_suffixes(names, ())[:8], *holders[:4]]
     return [
         CONTEXT.fault(
             file=file,
             pointer=f"/lora/{field}",
             found=f"{found_text(unknown)}, which matches no linear module of the model",
-            expected=f"names of linear modules or of parts that hold some, such as {', '.join(known)}",
-            fix=fix,
+            expected=f"parts of the model, or modules that are or hold linear ones, such as {', '.join(known)}",
+            fix=f"{fix}; near ones: {meant}" if meant else fix,
         )
     ]
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Whether a pattern, of whole components, is part of a module's full name: it names a module or a subtree."""
-    return f".{pattern}." in f".{name}."
+    """Whether a pattern names the part that a module lies in or, in whole components, it or what holds it."""
+    return part_of(name) == pattern if pattern in PARTS else f".{pattern}." in f".{name}."
 
 
 def shortest_suffixes(targets: Iterable[str], others: Iterable[str]) -> list[str]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = [
+    "SIGNAL_HINTS",
     "NodeEnd",
     "NonFiniteLossError",
     "RankEnd",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "INDEX",
     "ITEM_BYTES",
+    "LENGTH_BYTES",
     "MATRIX_DIMENSIONS",
     "TensorEntry",
     "lora_parameter_bound",

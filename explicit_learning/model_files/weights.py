@@ -13,8 +13,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from explicit_learning.errors import Fault
+    from explicit_learning.model_files.headers import TensorEntry
 
-__all__ = ["HEAD", "NOT_LOADED", "dropout_faults", "linear_modules", "quantisation_faults", "weighted_modules"]
+__all__ = [
+    "HEAD",
+    "NOT_LOADED",
+    "PLAIN_TYPES",
+    "dropout_faults",
+    "linear_modules",
+    "quantisation_faults",
+    "weighted_modules",
+    "weights_by_name",
+]
 
 CONTEXT = Context(gate="model", fix="use the model's release in bfloat16, float16 or float32")
 # Where a model says that it is quantised: transformers and vLLM read these keys, at any level of config.json ...
@@ -91,6 +101,18 @@ def _type_faults(folder: Path) -> Iterator[Fault]:
         if other:
             found = f"tensors of another type: {len(other)}, the first {other[0]} ({types[other[0]]})"
             yield CONTEXT.fault(file=path, found=found, expected=f"weights of type {', '.join(sorted(PLAIN_TYPES))}")
+
+
+def weights_by_name(folder: Path) -> dict[str, TensorEntry]:
+    """Return the header's entry of every tensor in a model's files, by its name.
+
+    Raises:
+        OSError: If a file cannot be read.
+        ValueError, KeyError, TypeError, AttributeError: If the index of the files is none.
+        Refusal: If a weight file is not a whole safetensors file.
+    """
+    headers = map(safetensors_header, weight_files(folder))
+    return {name: entry for header in headers for name, entry in header.items()}
 
 
 def linear_modules(folder: Path) -> dict[str, tuple[int, int]]:

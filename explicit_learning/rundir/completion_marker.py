@@ -15,6 +15,8 @@ from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.tree import MAX_GROWN_BYTES
 from explicit_learning.files.typed_json import RESTORE, document, read_document, to_json, write_document
+from explicit_learning.model_files.adapter_names import adapted_modules
+from explicit_learning.model_files.parts import PartCounts
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.launches import Change, Machine
 from explicit_learning.rundir.rank_report import (
@@ -123,17 +125,23 @@ class Parameters:
         trainable: Number of trainable parameters: the entries of all tensors.
         tensors: Each tensor's shape and type, by its name in the wrapped model.
         sha256: ``sha256_json(tensors)``.
+        modules: How many modules of each part of the base model they are of.
     """
 
     trainable: int
     tensors: dict[str, TrainableParameter]
     sha256: str
+    modules: PartCounts
 
     @classmethod
     def of(cls, tensors: dict[str, TrainableParameter]) -> Parameters:
-        """Return the count and the hash of the tensors beside them."""
-        entries = sum(math.prod(tensor.shape) for tensor in tensors.values())
-        return cls(trainable=entries, tensors=tensors, sha256=sha256_json(to_json(tensors)))
+        """Return the counts and the hash of the tensors beside them."""
+        return cls(
+            trainable=sum(math.prod(tensor.shape) for tensor in tensors.values()),
+            tensors=tensors,
+            sha256=sha256_json(to_json(tensors)),
+            modules=PartCounts.of(adapted_modules(tensors)),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from explicit_learning.data.image_grid import ResizeRules
 from explicit_learning.errors import Context, found_text
 from explicit_learning.inputs.lora_targets import resolve_targets
+from explicit_learning.model_files.adapter_names import ADAPTER_PREFIX
 from explicit_learning.model_files.folders import POLICY_ADAPTER
 from explicit_learning.training.kernels import prepare_layer_functions
 from explicit_learning.training.state.adapters import load_adapter_folder
@@ -42,7 +43,6 @@ __all__ = [
 
 CONTEXT = Context(gate="model")
 ADAPTER = POLICY_ADAPTER
-POLICY_PREFIX = "base_model.model."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,7 @@ def trainable_parameters(model: PeftModel) -> dict[str, Parameter]:
 
 
 def _check_trainable(model: PeftModel, targets: tuple[str, ...]) -> None:
-    planned = {f"{POLICY_PREFIX}{name}.lora_{matrix}.{ADAPTER}.weight" for name in targets for matrix in ("A", "B")}
+    planned = {f"{ADAPTER_PREFIX}{name}.lora_{matrix}.{ADAPTER}.weight" for name in targets for matrix in ("A", "B")}
     found = trainable_parameters(model).keys()
     if found != planned:
         missing, unexpected = sorted(planned - found), sorted(found - planned)
@@ -160,7 +160,7 @@ def base_modules(model: PeftModel) -> tuple[str, ...]:
     """Return the full names of the base model's innermost modules that have weights, by their names in it."""
     return tuple(
         dict.fromkeys(
-            name.removeprefix(POLICY_PREFIX).removesuffix(".base_layer")
+            name.removeprefix(ADAPTER_PREFIX).removesuffix(".base_layer")
             for name, module in model.named_modules()
             if ".lora_" not in name and not list(module.children()) and list(module.parameters(recurse=False))
         )
@@ -173,5 +173,5 @@ def base_tensors(model: PeftModel) -> dict[str, Any]:
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if ".lora_" in name:
             continue
-        tensors[name.removeprefix(POLICY_PREFIX).replace(".base_layer.", ".")] = tensor
+        tensors[name.removeprefix(ADAPTER_PREFIX).replace(".base_layer.", ".")] = tensor
     return tensors

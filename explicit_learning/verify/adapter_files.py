@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.errors import Refusal, found_text
 from explicit_learning.files.tree import tree_json
 from explicit_learning.inputs.initial_adapter import differing_configuration
+from explicit_learning.model_files.adapter_names import adapted_modules
 from explicit_learning.model_files.folders import POLICY_ADAPTER
 from explicit_learning.model_files.tensors import tree_tensors
 from explicit_learning.rundir import layout
@@ -68,7 +68,7 @@ def _modules(config: dict[str, Any], file: str, marker: CompletionMarker, contex
     named = config.get("target_modules")
     if not isinstance(named, list):
         return
-    modules = {re.sub(r"\.lora_[AB](\.default)?\.weight$", "", tensor) for tensor in marker.parameters.tensors}
+    modules = adapted_modules(marker.parameters.tensors)
     ends = {module: [str(each) for each in named if f".{module}".endswith(f".{each}")] for module in modules}
     used = sorted({each for found in ends.values() for each in found})
     source = f"the modules of parameters.tensors in {layout.COMPLETION_MARKER}"

@@ -251,7 +251,7 @@ def _parameters(
 ) -> Iterator[Fault]:
     """The trained parameters are those of the saved adapter, where PEFT leaves the adapter's name out of theirs."""
     again = Parameters.of(marker.parameters.tensors)
-    for name in ("trainable", "sha256"):
+    for name in ("trainable", "sha256", "modules"):
         found, expected = getattr(marker.parameters, name), getattr(again, name)
         yield from _different(file, f"/parameters/{name}", found, expected, "computed again from parameters.tensors")
     if different := tensor_differences(trained_tensors(marker), saved_tensors(tensors)):

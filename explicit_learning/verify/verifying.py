@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from explicit_learning.completion.statement import build_statement
 from explicit_learning.errors import Context, ExitCode, Fault, FaultCollector, Refusal
@@ -16,6 +16,7 @@ from explicit_learning.errors.invisible import escaped
 from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.tree import hash_tree
 from explicit_learning.rundir import layout
+from explicit_learning.rundir.export_record import EXPORT, EXPORT_STATEMENT
 from explicit_learning.verify.accounting.recomputing import accounting_faults
 from explicit_learning.verify.checkpoint_contents import checkpoint_faults
 from explicit_learning.verify.checkpoint_counters import counter_faults
@@ -23,6 +24,7 @@ from explicit_learning.verify.compared_outputs import UNINTERRUPTED_RUN
 from explicit_learning.verify.consistency import consistency_faults
 from explicit_learning.verify.deep import deep_faults, initial_adapter_faults
 from explicit_learning.verify.evaluations import check_evaluation, check_evaluations
+from explicit_learning.verify.exports import check_export
 from explicit_learning.verify.files import FileSet, compare_files, file_faults, other_entries, strange_faults
 from explicit_learning.verify.interruptions import interruption_faults
 from explicit_learning.verify.launch_facts import launch_faults
@@ -62,7 +64,7 @@ class Verification:
     Attributes:
         faults: Everything that is wrong, none for a run that is proven.
         status: How far the run has come, by its manifest; ``None`` if that cannot be read; ``evaluation`` for an
-            evaluation that lies alone.
+            evaluation that lies alone, and ``export`` for an export.
         files: How the files differ from those that the statement names; ``None`` without a statement.
         bytes: Length of all files that were hashed.
         signed: Whether the statement has a signature that holds.
@@ -104,10 +106,10 @@ def verify_run(
     deep: bool = False,
     plan_file: Path | None = None,
 ) -> Verification:
-    """Verify a run, or an evaluation that lies alone.
+    """Verify a run, an evaluation that lies alone, or an export.
 
     Args:
-        tree: The run's files, or the evaluation's.
+        tree: The run's files, the evaluation's, or the export's.
         key: The signer's public key, as the reader has it.
         require_signed: Whether an unsigned run is refused.
         deep: Whether data, base model and bill of materials are hashed again.
@@ -120,10 +122,12 @@ def verify_run(
     if layout.PLAN not in tree.files and layout.RUN_MANIFEST not in tree.files:
         if layout.EVALUATION in tree.files:
             return _lone_evaluation(tree, key, needs_run=deep or plan_file is not None)
+        if EXPORT in tree.files:
+            return _lone_export(tree, key, needs_run=deep or plan_file is not None, require_signed=require_signed)
         raise CONTEXT.refusal(
             file=tree.place(""),
             found=f"neither {layout.PLAN} nor {layout.RUN_MANIFEST}",
-            expected="a run directory, an archive of one that `el pack` wrote, or an evaluation's folder",
+            expected="a run directory, an archive of one that `el pack` wrote, an evaluation's folder, or an export's",
             fix="name the folder that `el run --out` wrote, or the archive",
         )
     return _Verifier(tree, key=key, require_signed=require_signed, deep=deep, plan_file=plan_file).verify()
@@ -136,12 +140,7 @@ def _lone_evaluation(tree: Tree, key: SSlibKey | None, *, needs_run: bool) -> Ve
         Refusal: If something is asked for that needs the run.
     """
     if needs_run:
-        raise Context(gate=GATE, exit_code=ExitCode.USAGE).refusal(
-            file=tree.place(""),
-            found="an evaluation's folder, with --deep or --plan",
-            expected="a run directory: what these options read belongs to the run's plan",
-            fix="leave the option out, or name the run directory that holds the evaluation",
-        )
+        _refuse_run_options(tree, "an evaluation's folder", fix="name the run directory that holds the evaluation")
     found = check_evaluation(tree, key=key)
     return Verification(
         faults=_contradictions(found.faults()),
@@ -153,6 +152,55 @@ def _lone_evaluation(tree: Tree, key: SSlibKey | None, *, needs_run: bool) -> Ve
         checked=tuple(found.checked),
         not_checked=(*found.not_checked, "the run that it is of: name the run directory to compare them"),
         limits=tuple(found.limits),
+    )
+
+
+def _lone_export(tree: Tree, key: SSlibKey | None, *, needs_run: bool, require_signed: bool) -> Verification:
+    """Verify an export.
+
+    Raises:
+        Refusal: If something is asked for that needs the run.
+    """
+    if needs_run:
+        _refuse_run_options(tree, "an export's folder", fix="name the run directory that was exported")
+    found = check_export(tree, key=key)
+    faults = found.faults()
+    if require_signed and (found.statement is None or found.statement.keyid is None):
+        faults.append(_unsigned(tree.place(EXPORT_STATEMENT), "an unsigned statement"))
+    return Verification(
+        faults=_contradictions(faults),
+        status="export",
+        files=found.files,
+        bytes=sum(tree.files.values()),
+        signed=found.statement is not None and found.statement.signature_holds,
+        signer=signer_of(found.statement, key),
+        checked=tuple(found.checked),
+        not_checked=tuple(found.not_checked),
+        limits=tuple(found.limits),
+    )
+
+
+def _refuse_run_options(tree: Tree, what: str, *, fix: str) -> NoReturn:
+    """Refuse options that need the run.
+
+    Raises:
+        Refusal: Always, with exit code 64.
+    """
+    raise Context(gate=GATE, exit_code=ExitCode.USAGE).refusal(
+        file=tree.place(""),
+        found=f"{what}, with --deep or --plan",
+        expected="a run directory: what these options read belongs to the run's plan",
+        fix=f"leave the option out, or {fix}",
+    )
+
+
+def _unsigned(place: str, found: str) -> Fault:
+    """Return a fault for a statement that is not signed where a signed one is asked for."""
+    return CONTEXT.fault(
+        file=place,
+        found=found,
+        expected="a signed statement, as --require-signed asks for",
+        fix="ask for it signed by the one who made it, or verify without --require-signed",
     )
 
 
@@ -298,12 +346,7 @@ class _Verifier:
             self._require_signed("no statement")
 
     def _require_signed(self, found: str) -> None:
-        self.collector.report(
-            file=self.tree.place(layout.statement_file()),
-            found=found,
-            expected="a signed statement, as --require-signed asks for",
-            fix="ask for the run signed by the one who made it, or verify without --require-signed",
-        )
+        self.collector.add(_unsigned(self.tree.place(layout.statement_file()), found))
 
     def _accounting(self, record: RunRecord, reachable: Reachable) -> None:
         """Recount ledgers and traces, and hold the marker against them."""

@@ -10,6 +10,8 @@ import yaml
 
 from explicit_learning.completion.lifecycle import after_ranks
 from explicit_learning.errors import ExitCode
+from explicit_learning.model_files.parts import PartCounts
+from explicit_learning.rundir.completion_marker import read_marker
 from explicit_learning.rundir.run_manifest import read_run_manifest
 from tests.support.finished_run import COMMIT, Run, plan_document
 from tests.support.smoke_run import SMOKE, SMOKE_REPORT, audit, smoke_run
@@ -58,6 +60,13 @@ def test_identities_counts_and_command(rl: Run) -> None:
     assert "smoke" not in text
     assert "\n    python entrypoint.py plan.json\n" in text
     assert '\n    docker run --rm -v "$PWD:/work" el:lock-888888888888 plan.json\n' in text
+
+
+def test_what_was_adapted_is_counted_in_card_and_marker(rl: Run) -> None:
+    text = card(rl)
+    modules = read_marker(rl.folder).parameters.modules
+    assert modules == PartCounts(language=0, vision=0, merger=0, other=1)
+    assert "Modules that have one: language model 0, vision tower 0, merger 0, elsewhere 1.\n" in text
 
 
 def test_gpus_and_smoke_runs(tmp_path: Path) -> None:

@@ -79,7 +79,12 @@ def test_an_rl_run_completes(rl: Run) -> None:
     assert checkpoint.files.keys() == checkpoint_files(rl.plan)
     assert marker.identities.final_adapter_tensors_sha256 == marker.adapter.tensors_sha256
     tensors = {"lora_A": {"shape": [2, 3], "dtype": "float32"}}
-    assert to_json(marker.parameters) == {"trainable": 6, "tensors": tensors, "sha256": sha256_json(tensors)}
+    assert to_json(marker.parameters) == {
+        "trainable": 6,
+        "tensors": tensors,
+        "sha256": sha256_json(tensors),
+        "modules": {"language": 0, "vision": 0, "merger": 0, "other": 1},
+    }
     assert [(each.checkpoint, each.from_step, each.to_step) for each in marker.launches.records] == [(None, 0, 3)]
     assert marker.launches.measured == 1
     assert marker.memory == Memory(peak_bytes_by_rank=(1000, 1000), peak_reserved_bytes_by_rank=(None, None))

@@ -46,6 +46,16 @@ def test_an_evaluation_process_that_fails(
     assert not Path(said.err.removeprefix("in ").strip()).exists()
 
 
+def test_an_evaluation_process_that_the_kernel_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nkill -KILL $$\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    fault = refused(lambda: answer_requests([request_to(tmp_path / "evaluation.json")]))
+    assert (fault.found, fault.exit_code) == ("the evaluation process was ended by SIGKILL", ExitCode.INTERNAL)
+    assert "out-of-memory" in fault.fix
+
+
 def test_the_evaluation_process_gets_the_machine_and_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "python"
     program.write_text(f"#!/bin/sh\ncat > {tmp_path}/input\nenv > {tmp_path}/environment\n")

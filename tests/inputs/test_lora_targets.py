@@ -7,9 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from explicit_learning.errors import Refusal
-from explicit_learning.inputs.lora_targets import resolve_targets, shortest_suffixes
+from explicit_learning.files.resources import ROOT
+from explicit_learning.inputs.lora_targets import planned_targets, resolve_targets, shortest_suffixes, targets_text
+from explicit_learning.model_files.parts import PartCounts
 from explicit_learning.plan.typed_plan import Lora
 
+MODEL = ROOT / "assets" / "tiny-vlm" / "model"
 LINEAR = ("lm_head", "model.language_model.layers.1.mlp.up_proj", "model.visual.blocks.0.attn.qkv", "model.visual.proj")
 
 
@@ -43,6 +46,58 @@ def test_an_adapter_on_the_output_layer_is_refused(targets: str | tuple[str, ...
     (fault,) = caught.value.faults
     assert (fault.file, fault.pointer) == ("plan.json", "/lora/exclude_modules")
     assert fault.found == "lm_head, the output layer, would get an adapter"
+
+
+def lora(targets: str | tuple[str, ...], exclude: tuple[str, ...] = ("lm_head",)) -> Lora:
+    return Lora(
+        rank=8, alpha=16, dropout=0, target_modules=targets, exclude_modules=exclude, bias="none", task_type="CAUSAL_LM"
+    )
+
+
+@pytest.mark.parametrize(
+    ("targets", "exclude", "counts"),
+    [
+        ("all-linear", ("lm_head",), (22, 8, 2)),
+        (("language",), ("lm_head",), (22, 0, 0)),
+        (("vision",), (), (0, 8, 0)),
+        (("merger",), (), (0, 0, 2)),
+        (("language", "merger"), (), (22, 0, 2)),
+        (("visual",), (), (0, 8, 2)),
+        ("all-linear", ("lm_head", "vision"), (22, 0, 2)),
+        ("all-linear", ("lm_head", "vision", "merger"), (22, 0, 0)),
+        ("all-linear", ("lm_head", "language"), (0, 8, 2)),
+        (("q_proj", "linear_fc1"), ("merger",), (2, 2, 0)),
+    ],
+)
+def test_words_for_parts_work_on_the_names_of_a_real_model(
+    targets: str | tuple[str, ...], exclude: tuple[str, ...], counts: tuple[int, int, int]
+) -> None:
+    chosen = planned_targets(MODEL, lora(targets, exclude))
+    language, vision, merger = counts
+    assert PartCounts.of(chosen) == PartCounts(language=language, vision=vision, merger=merger, other=0)
+    assert targets_text(chosen) == (
+        f"adapter on {sum(counts)} linear modules: language model {language}, vision tower {vision}, merger {merger}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("targets", "exclude", "pointer", "near"),
+    [
+        (("langauge",), ("lm_head",), "/lora/target_modules", "language for langauge"),
+        (("q_porj", "merger"), ("lm_head",), "/lora/target_modules", "q_proj for q_porj"),
+        ("all-linear", ("lm_head", "visoin"), "/lora/exclude_modules", "vision for visoin"),
+        ("all-linear", ("lm_head", "mergers"), "/lora/exclude_modules", "merger for mergers"),
+    ],
+)
+def test_a_name_that_matches_nothing_is_refused_with_a_near_one(
+    targets: str | tuple[str, ...], exclude: tuple[str, ...], pointer: str, near: str
+) -> None:
+    with pytest.raises(Refusal) as caught:
+        planned_targets(MODEL, lora(targets, exclude))
+    (fault,) = caught.value.faults
+    assert fault.pointer == pointer
+    assert fault.fix.endswith(f"near ones: {near}")
+    assert "language, vision, merger" in fault.expected
 
 
 def test_suffix_grows_only_where_it_would_reach_another_module() -> None:

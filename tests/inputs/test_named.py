@@ -200,7 +200,7 @@ def test_an_adapter_of_another_model_is_refused(draft: dict[str, Any], demo_adap
         ({"target_modules": ["q_proj", "q_prj"]}, "/lora/target_modules", '["q_prj"], which matches no linear module'),
         # A lookup is not a linear module: neither trainer nor vLLM would give the embedding an adapter.
         ({"target_modules": ["embed_tokens"]}, "/lora/target_modules", '["embed_tokens"], which matches no linear'),
-        ({"exclude_modules": ["lm_head", "vision"]}, "/lora/exclude_modules", '["vision"], which matches no linear'),
+        ({"exclude_modules": ["lm_head", "towers"]}, "/lora/exclude_modules", '["towers"], which matches no linear'),
         ({"exclude_modules": [".*visual.*"]}, "/lora/exclude_modules", '[".*visual.*"], which matches no linear'),
         ({"exclude_modules": ["model.vis"]}, "/lora/exclude_modules", '["model.vis"], which matches no linear'),
         ({"target_modules": ["q_proj"], "exclude_modules": ["q_proj"]}, "/lora", "no module is left to train"),

@@ -21,6 +21,7 @@ NAMES = (
     "counters",
     "evaluation",
     "evaluation-answer",
+    "export",
     "event",
     "follower-manifest",
     "launch-end",
@@ -97,7 +98,7 @@ def rules(schema: Any) -> Any:
         (
             "launch-start",
             ("$defs", "machine"),
-            ("completion-marker", "evaluation", "follower-manifest", "launch-manifest"),
+            ("completion-marker", "evaluation", "export", "follower-manifest", "launch-manifest"),
         ),
         ("launch-start", ("$defs", "change"), ("completion-marker", "smoke-output-comparison")),
     ],

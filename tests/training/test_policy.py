@@ -10,6 +10,9 @@ import pytest
 
 from explicit_learning.errors import Refusal
 from explicit_learning.files.typed_json import from_json
+from explicit_learning.inputs.lora_targets import planned_targets
+from explicit_learning.model_files.adapter_names import adapted_modules
+from explicit_learning.model_files.parts import part_of
 from explicit_learning.model_files.weights import linear_modules, weighted_modules
 from explicit_learning.plan.typed_plan import Plan
 from tests.support.plans import MODEL, write_plan
@@ -79,6 +82,17 @@ def test_named_modules_and_exclusions_are_whole_components(plan: Plan) -> None:
     kept = {name.rpartition(".")[2] for name in _policy(less).targets}
     assert "q_proj" in kept
     assert not kept & {"proj", "linear_fc1"}
+
+
+@pytest.mark.parametrize("parts", [("language",), ("vision",), ("merger",), ("language", "merger")])
+def test_training_adapts_exactly_the_parts_that_the_plan_names(plan: Plan, parts: tuple[str, ...]) -> None:
+    from explicit_learning.training.policy import trainable_parameters
+
+    lora = replace(plan.lora, target_modules=parts)
+    policy = _policy(replace(plan, lora=lora))
+    assert policy.targets == planned_targets(MODEL, lora)
+    assert {part_of(name) for name in policy.targets} == set(parts)
+    assert set(adapted_modules(trainable_parameters(policy.model))) == set(policy.targets)
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,16 @@ def test_another_seed_is_the_only_difference_of_plans(tmp_path: Path) -> None:
     assert found.identical  # the rows of these runs do not depend on the seed
 
 
+def test_what_gets_an_adapter_is_a_difference_of_plans(tmp_path: Path) -> None:
+    a, b = (
+        complete(tmp_path / "a"),
+        complete(tmp_path / "b", plan_document(lora__target_modules=["language", "merger"])),
+    )
+    (difference,) = by_pointer(diff(a, b).plan.differences).items()
+    assert difference[0] == "/lora/target_modules"
+    assert "language" in str(difference[1][1])
+
+
 def test_two_arms_on_the_same_slots_are_comparable(tmp_path: Path) -> None:
     a, b = complete(tmp_path / "a"), complete(tmp_path / "b", plan_document(arm="intervention_grpo", run_id="two"))
     rows = [{**row, "own/metric": 1.0} for row in rows_of_metrics(3)]

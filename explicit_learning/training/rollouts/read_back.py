@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from explicit_learning.model_files.adapter_names import ADAPTER_PREFIX
 from explicit_learning.rundir.layout import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["adapter_faults", "engine_name"]
 
-FILE_PREFIX = "base_model.model."
 # The beginnings of a module's name in transformers, and in vLLM.
 PREFIXES = (("model.language_model.", "language_model.model."), ("model.visual.", "visual."))
 
@@ -64,7 +64,7 @@ def _pairs(tensors: dict[str, Tensor], *, scale: float) -> dict[str, tuple[Tenso
     if len(tensors) != len(ends) * len(names):
         raise AssertionError("an adapter's file holds other tensors than pairs of matrices")
     pairs = {
-        engine_name(name.removeprefix(FILE_PREFIX)): (
+        engine_name(name.removeprefix(ADAPTER_PREFIX)): (
             tensors[name + ends[0]].bfloat16(),
             tensors[name + ends[1]].bfloat16() * scale,
         )

@@ -148,5 +148,6 @@ def _marked(marker: CompletionMarker) -> dict[str, Any]:
         "final_adapter_tensors_sha256": identities.final_adapter_tensors_sha256,
         "base_weights_sha256": identities.base_weights_sha256,
         "parameters_sha256": marker.parameters.sha256,
+        "adapted_modules": marker.parameters.modules,
         "counts": marker.counts,
     }
