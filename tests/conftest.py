@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from explicit_learning.data import decoded
+from explicit_learning.data.dataset_manifest import MANIFEST_NAME
 from explicit_learning.data.digits import Size, write_dataset
 from explicit_learning.files.resources import ASSETS
-from explicit_learning.freeze.draft_data import MANIFEST, write_digits
+from explicit_learning.freeze.draft_data import write_digits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +48,7 @@ def small_digits_manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The first items of the same dataset, for tests that only check it: a check takes time for each image."""
     folder = tmp_path_factory.mktemp("digits") / "digits"
     write_dataset(folder, seed=0, size=SMALL_DIGITS)
-    return folder / MANIFEST
+    return folder / MANIFEST_NAME
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from explicit_learning.data.digits.sample_source import write_sample_source
 from explicit_learning.errors import Refusal
 from explicit_learning.files.atomic import new_folder
 from explicit_learning.files.os_errors import write_fault
@@ -29,6 +28,8 @@ def write_starter(folder: Path) -> None:
     Raises:
         Refusal: If something is there, or it cannot be written.
     """
+    from explicit_learning.data.digits.sample_source import write_sample_source
+
     try:
         with new_folder(folder.resolve()) as place:
             for file in sorted((EXAMPLES / "starter").iterdir()):

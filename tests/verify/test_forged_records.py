@@ -273,19 +273,6 @@ def test_a_run_with_a_strange_file_gets_no_statement(run: Path) -> None:
     assert not (run / layout.statement_file()).exists()
 
 
-def test_a_mean_reward_and_a_mean_length_that_the_traces_do_not_give(run: Path) -> None:
-    rows = [{"step": step, "reward": 1.0, "completions/mean_length": 64.0} for step in (1, 2, 3)]
-    write_rows(run / "metrics.jsonl", rows)
-    change(run / "training-complete.json", lambda value: value.update(log_history=rows, metrics=rows[-1]))
-    found = faults(run)
-    for name in ("reward", "completions~1mean_length"):
-        assert ("training-complete.json", f"/log_history/0/{name}") in found
-    rows = [row | {"reward": 0.5, "completions/mean_length": 5.5} for row in rows]
-    write_rows(run / "metrics.jsonl", rows)
-    change(run / "training-complete.json", lambda value: value.update(log_history=rows, metrics=rows[-1]))
-    assert faults(run) == []
-
-
 def test_other_counts_of_adapted_modules_contradict_the_tensors(run: Path) -> None:
     marker = run / "training-complete.json"
     change(marker, lambda value: value["parameters"]["modules"].update(language=1, other=0))
