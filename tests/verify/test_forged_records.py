@@ -13,7 +13,6 @@ from explicit_learning.completion.envelope import wrap
 from explicit_learning.completion.statement import build_statement, write_statement
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.hashing import sha256_file
-from explicit_learning.files.jsonl import write_rows
 from explicit_learning.files.tree import FolderTree, hash_tree
 from explicit_learning.plan.reading import load_plan
 from explicit_learning.rundir import layout
@@ -68,15 +67,6 @@ def sealed(folder: Path) -> dict[str, Any]:
     hashes = {name: entry["sha256"] for name, entry in files.items()}
     step = int(folder.name.partition("-")[2])
     return {"name": folder.name, "step": step, "mark_sha256": sha256_file(mark), "files": hashes}
-
-
-def write_log(run: Path, rows: list[dict[str, Any]]) -> None:
-    """Tell another log wherever it is told."""
-    write_rows(run / "metrics.jsonl", rows)
-    change(run / "training-complete.json", lambda value: value.update(log_history=rows, metrics=rows[-1]))
-    for step in (1, 3):
-        own = [row for row in rows if row["step"] <= step]
-        change(run / f"checkpoint-{step}/trainer_state.json", lambda value, own=own: value.update(log_history=own))
 
 
 def repair(run: Path) -> None:
