@@ -19,6 +19,7 @@ from explicit_learning.errors import Context, ExitCode
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
+    from typing import BinaryIO
 
     import numpy as np
     import numpy.typing as npt
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from explicit_learning.data.image_grid import Grid, ResizeRules
     from explicit_learning.data.rows import EvidenceBox, EvidenceMask, View
 
-__all__ = ["box_shares", "evidence_donors", "evidence_sources", "mask_shares", "view_shares"]
+__all__ = ["box_shares", "evidence_donors", "evidence_sources", "marked_pixels", "mask_shares", "view_shares"]
 
 CONTEXT = Context(gate="data", exit_code=ExitCode.IO)
 _SHUFFLE_DOMAIN = "explicit-learning/shuffled-evidence/1"
@@ -76,10 +77,8 @@ def _disjoint(boxes: Iterable[EvidenceBox], width: int, height: int) -> Iterator
 def mask_shares(path: Path, *, width: int, height: int, grid: Grid) -> tuple[float, ...]:
     """Return the share of every image token's cell that a mask marks, token by token, in [0, 1].
 
-    Every pixel that is not 0 is evidence; an alpha channel does not count, and a palette's entry 0 is 0.
-
     Args:
-        path: The mask file, of the image's size after EXIF rotation.
+        path: The mask file, of the image's size after EXIF rotation (see `marked_pixels`).
         width: The image's width after EXIF rotation, in pixels.
         height: Its height likewise.
         grid: The image's cells.
@@ -89,20 +88,40 @@ def mask_shares(path: Path, *, width: int, height: int, grid: Grid) -> tuple[flo
         OSError: If it cannot be read.
     """
     import numpy as np
+
+    with bombs_are_errors():
+        marked = marked_pixels(path)
+    if marked.shape != (height, width):
+        found = f"{marked.shape[1]} by {marked.shape[0]} pixels"
+        raise ValueError(f"{path.name}: a mask of {found} for {width} by {height}")
+    areas = _binned(_binned(marked.astype(np.int64), grid.columns).T, grid.rows).T
+    return tuple((areas / (width * height)).ravel().tolist())
+
+
+def marked_pixels(source: Path | BinaryIO) -> npt.NDArray[np.bool_]:
+    """Return which pixels a mask marks, after EXIF rotation; bool, shape (height, width).
+
+    Every pixel that is not 0 is marked; an alpha channel does not count, and a palette's entry 0 is 0. Enter
+    `bombs_are_errors` around it.
+
+    Args:
+        source: The mask file, or a stream of its bytes.
+
+    Raises:
+        OSError: If it cannot be read.
+        Exception: Whatever else Pillow raises on a broken file.
+    """
+    import numpy as np
     from PIL import ImageOps
 
-    with bombs_are_errors(), open_image(path) as opened:
+    with open_image(source) as opened:
         image = ImageOps.exif_transpose(opened)
         bands = image.getbands()
         pixels: npt.NDArray[np.generic] = np.asarray(image)
-    if image.size != (width, height):
-        raise ValueError(f"{path.name}: a mask of {image.width} by {image.height} pixels for {width} by {height}")
     if pixels.ndim == 3:  # noqa: PLR2004 - rows, columns, bands
         shown = [index for index, band in enumerate(bands) if band not in _ALPHA_BANDS]
         pixels = pixels[:, :, shown].max(axis=2)
-    marked = (pixels != 0).astype(np.int64)
-    areas = _binned(_binned(marked, grid.columns).T, grid.rows).T
-    return tuple((areas / (width * height)).ravel().tolist())
+    return pixels != 0
 
 
 def _binned(values: npt.NDArray[np.int64], bins: int) -> npt.NDArray[np.int64]:
