@@ -121,7 +121,8 @@ def marked_pixels(source: Path | BinaryIO) -> npt.NDArray[np.bool_]:
     if pixels.ndim == 3:  # noqa: PLR2004 - rows, columns, bands
         shown = [index for index, band in enumerate(bands) if band not in _ALPHA_BANDS]
         pixels = pixels[:, :, shown].max(axis=2)
-    return pixels != 0
+    marked: npt.NDArray[np.bool_] = pixels != 0
+    return marked
 
 
 def _binned(values: npt.NDArray[np.int64], bins: int) -> npt.NDArray[np.int64]:

@@ -35,6 +35,7 @@ __all__ = [
     "write_bytes",
     "write_json",
     "write_text",
+    "write_unflushed",
 ]
 
 # What a kill leaves behind starts with this, so that clean-up and verification do not take it for data.
@@ -65,6 +66,27 @@ def write_bytes(path: Path, data: bytes, *, mode: int = 0o666) -> None:
     """Write a file whole or not at all (see `new_file`)."""
     with new_file(path, mode=mode) as stream:
         stream.write(data)
+
+
+def write_unflushed(path: Path, data: bytes) -> None:
+    """Write a file that other processes see whole or not at all; after a power cut it may be anything.
+
+    It is for many small files that can be made again, and that are flushed together at the end (see `fsync_file`).
+
+    Raises:
+        OSError: If it cannot be written; nothing is left then.
+    """
+    handle, name = tempfile.mkstemp(prefix=TEMPORARY_PREFIX, dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            _set_mode(stream.fileno(), 0o666 & ~_umask(), path.parent)
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 @contextmanager
