@@ -1,21 +1,23 @@
 """Operators that remove evidence from an image, and what each leaves behind.
 
-Two properties hold for each of them. The pixels outside the hole (the region, dilated by `DILATION`) stay as they are,
-bit for bit. And what is put into the hole depends on the pixels outside alone: two images that differ in nothing but
-the hole give the same result. So the evidence is gone by construction, its mean colour included, and the right answer
-is to abstain. That is why the blur is one of the surroundings, not of the evidence, and why the hole has a hard border:
-a feathered one would mix evidence in.
+A removal changes a hole: the boxes around the region's connected parts, dilated by `DILATION`. Boxes, because a hole
+of the region's own outline would show the outline: of what was a cat, one sees a cat. Two properties hold for each
+operator. The pixels outside the hole stay as they are, bit for bit. And what is put into the hole depends on the pixels
+outside alone: two images that differ in nothing but the hole give the same result. So the evidence is gone by
+construction, its mean colour included, and the right answer is to abstain. That is why the blur is one of the
+surroundings, not of the evidence, and why the hole has a hard border: a feathered one would mix evidence in. (What a
+box's own place and size give away, such as the height of a bar that it fits tightly, stays: draw such boxes larger.)
 
 The operators differ in what they leave:
 
-* ``inpaint-telea`` and ``inpaint-ns`` carry edges and colours on from the border: seamless, streaked inside.
-* ``blur`` puts the surroundings there, out of focus: seamless in colour, without any texture.
-* ``fill`` puts one flat colour there, the mean of a ring around: an even patch with an edge all around it.
+* ``fill`` puts one flat colour there, the mean of a ring around: a patch with an edge.
+* ``blur`` puts the surroundings there, out of focus: a patch of haze, without any detail.
+* ``inpaint-telea`` and ``inpaint-ns`` carry edges and colours on from the border: no patch, but streaks.
 
-By default training sees ``inpaint-telea`` and ``blur``, two different ways to hide a hole, and evaluation adds
-``fill``, which does not hide it. A model that learned to abstain where it finds streaks or haze meets neither in a flat
-patch; one that abstains because the evidence is missing does so there too. ``inpaint-ns`` would not tell them apart:
-its streaks are those of ``inpaint-telea``.
+By default training sees ``blur`` and ``fill``, and evaluation adds ``inpaint-telea``. A model that learned to abstain
+where it finds a patch is found out: evaluation has none. It is this way round because training needs evidence that is
+plainly gone, and evaluation the case that looks most like a picture that never had the evidence. ``inpaint-ns`` leaves
+what ``inpaint-telea`` does, so the two are a choice for one side, not for both.
 
 Nothing here is random. The cost grows with the hole, not with the image, and stops growing where a hole is larger than
 `WORKING_SIDE`: a hole's inside has no detail to lose, so large ones are filled on a coarser grid.
@@ -30,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from explicit_learning.data.build.opencv import configured_cv2
-from explicit_learning.data.build.regions import components, dilated
+from explicit_learning.data.build.regions import boxed, components, dilated
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,10 +64,10 @@ INPAINT_RADIUS = 3
 INPAINT_MARGIN = 2 * INPAINT_RADIUS + 2
 # A hole with a longer side is inpainted on a grid of as many cells at most. Unit: pixels.
 WORKING_SIDE = 256
-# The blur's grid: cells along each side of a hole, and its standard deviation in cells. Half a side of the hole: what
-# changes once from one end of the hole to the other is damped to 0.7%.
+# The blur's grid: cells along each side of a hole, and its standard deviation in cells, a quarter of a side. Its kernel
+# reaches as many cells as a hole has, so that it finds the surroundings from a corner, too.
 BLUR_CELLS = 8
-BLUR_SIGMA = 4
+BLUR_SIGMA = 2
 # Width of the ring whose mean colour fills a hole. Unit: pixels.
 FILL_RING = 8
 
@@ -83,8 +85,8 @@ class Operator(StrEnum):
     FILL = "fill"
 
 
-DEFAULT_TRAINING_OPERATORS = (Operator.INPAINT_TELEA, Operator.BLUR)
-DEFAULT_EVALUATION_OPERATOR = Operator.FILL
+DEFAULT_TRAINING_OPERATORS = (Operator.BLUR, Operator.FILL)
+DEFAULT_EVALUATION_OPERATOR = Operator.INPAINT_TELEA
 
 
 def operator_parameters() -> dict[str, Any]:
@@ -102,8 +104,8 @@ def operator_parameters() -> dict[str, Any]:
 
 
 def hole_of(region: Region) -> Region:
-    """Return the pixels that removing a region changes: the region dilated by `DILATION`; shape (height, width)."""
-    return dilated(region, DILATION)
+    """Return the pixels that removing a region changes: the boxes around its parts, dilated; shape (height, width)."""
+    return dilated(boxed(region), DILATION)
 
 
 def remove(pixels: Pixels, region: Region, operator: Operator) -> Pixels:
@@ -156,7 +158,7 @@ def _blurred(pixels: Pixels, hole: Region, box: Box) -> Pixels:
     """Return a box of the surroundings out of focus: a Gaussian mean of the known pixels, on a grid of cells."""
     cv2 = configured_cv2()
     down, across = -(-box.height // BLUR_CELLS), -(-box.width // BLUR_CELLS)
-    reach = 3 * BLUR_SIGMA
+    reach = BLUR_CELLS
     window = box.grown(reach * down, reach * across, hole.shape)
     sums, counts = _cell_sums(window.of(pixels), ~window.of(hole), down, across)
     layers = np.pad(np.dstack([sums, counts]).astype(np.float64), ((reach, reach), (reach, reach), (0, 0)))

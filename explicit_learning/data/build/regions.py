@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Region = NDArray[np.bool_]
 
-__all__ = ["Box", "bounding_box", "components", "control_regions", "dilated"]
+__all__ = ["Box", "bounding_box", "boxed", "components", "control_regions", "dilated"]
 
 _DOMAIN = "explicit-learning/control-region/1"
 _CONNECTIVITY = 8
@@ -98,16 +98,29 @@ def components(region: Region) -> Iterator[tuple[Box, Region]]:
         yield box, box.of(labels) == label
 
 
+def boxed(region: Region) -> Region:
+    """Return the boxes around a region's connected parts; where boxes touch, the box around them, until none do."""
+    result = region
+    while True:
+        parts = list(components(result))
+        if all(inside.all() for _, inside in parts):
+            return result
+        result = np.zeros_like(region)
+        for box, _ in parts:
+            box.of(result)[:] = True
+
+
 def control_regions(evidence: Region, *, reach: int, key: bytes) -> Iterator[Region]:
     """Yield places for CONTROL: regions of the evidence's shape and area that lie off it, in an order drawn by the key.
 
-    All parts of the evidence move together, by one offset out of all that keep the shape inside the image and at least
-    ``reach`` rows or columns away from the evidence. Where none does, each part moves by itself, the largest first, off
-    the evidence and off the parts that have moved; only one such region is drawn. Without room for that, none comes.
+    All parts of the evidence move together, by one offset out of all that keep the shape inside the image and more
+    than ``reach`` rows or columns away from the evidence. Where none does, each part moves by itself, the largest
+    first, as far off the evidence and off the parts that have moved; only one such region is drawn. Without room, none
+    comes.
 
     Args:
         evidence: The evidence; not empty.
-        reach: How far off the evidence.
+        reach: How many pixels lie between the two at least.
         key: What the order is drawn from.
     """
     forbidden = dilated(evidence, reach)
@@ -118,11 +131,11 @@ def control_regions(evidence: Region, *, reach: int, key: bytes) -> Iterator[Reg
         across = evidence.shape[1] - box.width + 1
         for place in _drawn(places, key):
             yield _put(np.zeros_like(evidence), shape, *divmod(place, across))
-    elif (scattered := _scattered(evidence, forbidden, key)) is not None:
+    elif (scattered := _scattered(evidence, forbidden, reach=reach, key=key)) is not None:
         yield scattered
 
 
-def _scattered(evidence: Region, forbidden: Region, key: bytes) -> Region | None:
+def _scattered(evidence: Region, forbidden: Region, *, reach: int, key: bytes) -> Region | None:
     """Return the evidence's parts moved one by one; ``None`` where one finds no room."""
     parts = sorted(components(evidence), key=lambda part: -int(part[1].sum()))
     if len(parts) == 1:
@@ -133,8 +146,9 @@ def _scattered(evidence: Region, forbidden: Region, key: bytes) -> Region | None
         if not len(places):
             return None
         place = next(_drawn(places, keyed_digest(_DOMAIN, key.hex(), f"part {number}")))
-        for target in (taken, moved):
-            _put(target, shape, *divmod(place, evidence.shape[1] - box.width + 1))
+        part = _put(np.zeros_like(evidence), shape, *divmod(place, evidence.shape[1] - box.width + 1))
+        moved |= part
+        taken |= dilated(part, reach)
     return moved
 
 

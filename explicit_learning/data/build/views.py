@@ -21,7 +21,7 @@ from explicit_learning.data.build.operators import (
     hole_of,
     remove,
 )
-from explicit_learning.data.build.regions import components, control_regions
+from explicit_learning.data.build.regions import boxed, components, control_regions
 from explicit_learning.data.build.substitutes import paste, paste_refusal
 from explicit_learning.data.keys import keyed_digest
 from explicit_learning.data.rows import Relation
@@ -205,7 +205,7 @@ def _control(item: ViewInput, operator: Operator, seed: int) -> _Shown | Reason:
         return obstacle
     changed = {}
     for index, region in _marked(item.evidence):
-        places = control_regions(region, reach=CONTROL_REACH, key=_key(item, seed, f"control-{index}"))
+        places = control_regions(boxed(region), reach=CONTROL_REACH, key=_key(item, seed, f"control-{index}"))
         for place in islice(places, _CONTROL_TRIES):
             changed[index] = remove(item.images[index], place, operator)
             if not np.array_equal(changed[index], item.images[index]):
