@@ -189,11 +189,15 @@ def _cell_sums(pixels: Pixels, known: Region, down: int, across: int) -> tuple[N
     Returns:
         Shapes (rows, columns, 3) and (rows, columns, 1).
     """
-    height, width = known.shape
+    cv2 = configured_cv2()
     layers = np.dstack([np.where(known[..., None], pixels, 0), known.astype(np.uint8)])
-    whole = np.pad(layers, ((0, -height % down), (0, -width % across), (0, 0)))
-    rows, columns = whole.shape[0] // down, whole.shape[1] // across
-    sums = whole.reshape(rows, down, columns, across, -1).sum(axis=(1, 3), dtype=np.int64)
+    # Sums of whole numbers, exact in 64 bits.
+    integral = cv2.integral(layers, sdepth=cv2.CV_64F)
+    rows, columns = (
+        np.minimum(np.arange(-(-side // step) + 1) * step, side)
+        for side, step in zip(known.shape, (down, across), strict=True)
+    )
+    sums = np.diff(np.diff(integral[np.ix_(rows, columns)], axis=0), axis=1).astype(np.int64)
     return sums[..., :_CHANNELS], sums[..., _CHANNELS:]
 
 

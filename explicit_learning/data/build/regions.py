@@ -90,12 +90,20 @@ def components(region: Region) -> Iterator[tuple[Box, Region]]:
 
     Pixels that touch at a corner are connected.
     """
+    if not region.any():
+        return
+    around = bounding_box(region)
+    inner = around.of(region)
+    if inner.all():  # a single box, as most evidence is
+        yield around, inner
+        return
     cv2 = configured_cv2()
-    count, labels, stats, _ = cv2.connectedComponentsWithStats(region.astype(np.uint8), connectivity=_CONNECTIVITY)
+    count, labels, stats, _ = cv2.connectedComponentsWithStats(inner.astype(np.uint8), connectivity=_CONNECTIVITY)
     for label in range(1, count):
         left, top, width, height = (int(value) for value in stats[label, : cv2.CC_STAT_AREA])
         box = Box(top, left, top + height, left + width)
-        yield box, box.of(labels) == label
+        whole = Box(box.top + around.top, box.left + around.left, box.bottom + around.top, box.right + around.left)
+        yield whole, box.of(labels) == label
 
 
 def boxed(region: Region) -> Region:
