@@ -72,6 +72,8 @@ BLUR_SIGMA = 2
 FILL_RING = 8
 
 _CHANNELS = 3
+# Bounds the memory for the sums over an image's cells.
+_PIXELS_AT_ONCE = 1 << 20
 # Colours on the blur's grid have 16 bits: 257 times the usual ones.
 _FINE = 257
 
@@ -189,16 +191,24 @@ def _cell_sums(pixels: Pixels, known: Region, down: int, across: int) -> tuple[N
     Returns:
         Shapes (rows, columns, 3) and (rows, columns, 1).
     """
+    height, width = known.shape
+    at_once = down * max(_PIXELS_AT_ONCE // (down * width), 1)
+    strips = [np.s_[top : top + at_once] for top in range(0, height, at_once)]
+    sums = np.concatenate([_strip_sums(pixels[strip], known[strip], down, across) for strip in strips])
+    return sums[..., :_CHANNELS], sums[..., _CHANNELS:]
+
+
+def _strip_sums(pixels: Pixels, known: Region, down: int, across: int) -> NDArray[np.int64]:
+    """Return the sums and, as a fourth layer, the number of known pixels over cells; shape (rows, columns, 4)."""
     cv2 = configured_cv2()
     layers = np.dstack([np.where(known[..., None], pixels, 0), known.astype(np.uint8)])
-    # Sums of whole numbers, exact in 64 bits.
-    integral = cv2.integral(layers, sdepth=cv2.CV_64F)
+    integral = cv2.integral(layers, sdepth=cv2.CV_64F)  # whole numbers, exact
     rows, columns = (
         np.minimum(np.arange(-(-side // step) + 1) * step, side)
         for side, step in zip(known.shape, (down, across), strict=True)
     )
-    sums = np.diff(np.diff(integral[np.ix_(rows, columns)], axis=0), axis=1).astype(np.int64)
-    return sums[..., :_CHANNELS], sums[..., _CHANNELS:]
+    sums: NDArray[np.int64] = np.diff(np.diff(integral[np.ix_(rows, columns)], axis=0), axis=1).astype(np.int64)
+    return sums
 
 
 def _enlarged(cells: NDArray[Any], down: int, across: int) -> NDArray[Any]:

@@ -14,18 +14,16 @@ from explicit_learning.data.build.opencv import configured_cv2
 from explicit_learning.data.keys import keyed_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
     Region = NDArray[np.bool_]
 
-__all__ = ["Box", "bounding_box", "boxed", "components", "control_regions", "dilated"]
+__all__ = ["Box", "bounding_box", "boxed", "boxes_around", "components", "control_regions", "dilated"]
 
 _DOMAIN = "explicit-learning/control-region/1"
 _CONNECTIVITY = 8
-# Rectangles up to which places are counted by an integral image. A shape of more is counted by a Fourier transform.
-_MAX_RECTANGLES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +58,13 @@ class Box:
             min(self.right + across, shape[1]),
         )
 
+    def moved(self, down: int, across: int) -> Box:
+        """Return the box so many rows and columns further."""
+        return Box(self.top + down, self.left + across, self.bottom + down, self.right + across)
+
     def inside(self, outer: Box) -> Box:
         """Return the box in the coordinates of one that holds it."""
-        return Box(self.top - outer.top, self.left - outer.left, self.bottom - outer.top, self.right - outer.left)
+        return self.moved(-outer.top, -outer.left)
 
 
 def bounding_box(region: Region) -> Box:
@@ -102,124 +104,95 @@ def components(region: Region) -> Iterator[tuple[Box, Region]]:
     for label in range(1, count):
         left, top, width, height = (int(value) for value in stats[label, : cv2.CC_STAT_AREA])
         box = Box(top, left, top + height, left + width)
-        whole = Box(box.top + around.top, box.left + around.left, box.bottom + around.top, box.right + around.left)
-        yield whole, box.of(labels) == label
+        yield box.moved(around.top, around.left), box.of(labels) == label
+
+
+def boxes_around(region: Region) -> list[Box]:
+    """Return the boxes around a region's connected parts; where boxes touch, the box around them, until none do."""
+    parts = list(components(region))
+    while not all(inside.all() for _, inside in parts):
+        parts = list(components(_marked([box for box, _ in parts], region.shape)))
+    return [box for box, _ in parts]
 
 
 def boxed(region: Region) -> Region:
-    """Return the boxes around a region's connected parts; where boxes touch, the box around them, until none do."""
-    result = region
-    while True:
-        parts = list(components(result))
-        if all(inside.all() for _, inside in parts):
-            return result
-        result = np.zeros_like(region)
-        for box, _ in parts:
-            box.of(result)[:] = True
+    """Return the pixels in `boxes_around` a region; shape (height, width)."""
+    return _marked(boxes_around(region), region.shape)
 
 
 def control_regions(evidence: Region, *, reach: int, key: bytes) -> Iterator[Region]:
-    """Yield places for CONTROL: regions of the evidence's shape and area that lie off it, in an order drawn by the key.
+    """Yield regions for CONTROL, of the shape and area of the boxes around evidence, in an order drawn by the key.
 
-    All parts of the evidence move together, by one offset out of all that keep the shape inside the image and more
-    than ``reach`` rows or columns away from the evidence. Where none does, each part moves by itself, the largest
-    first, as far off the evidence and off the parts that have moved; only one such region is drawn. Without room, none
-    comes.
+    All boxes move together, by one offset out of all that keep them inside the image and more than ``reach`` rows or
+    columns away from the evidence's. Where none does, each box moves by itself, the largest first, as far off the
+    evidence's and off those that have moved; only one such region is drawn. Without room, none comes.
 
     Args:
         evidence: The evidence; not empty.
         reach: How many pixels lie between the two at least.
         key: What the order is drawn from.
     """
-    forbidden = dilated(evidence, reach)
-    box = bounding_box(evidence)
-    shape = box.of(evidence)
-    places = np.flatnonzero(_free_places(forbidden, shape))
-    if len(places):
-        across = evidence.shape[1] - box.width + 1
-        for place in _drawn(places, key):
-            yield _put(np.zeros_like(evidence), shape, *divmod(place, across))
-    elif (scattered := _scattered(evidence, forbidden, reach=reach, key=key)) is not None:
-        yield scattered
+    boxes = boxes_around(evidence)
+    forbidden = dilated(_marked(boxes, evidence.shape), reach)
+    fits = False
+    for down, across in _drawn_offsets(forbidden, boxes, key):
+        fits = True
+        yield _marked([box.moved(down, across) for box in boxes], evidence.shape)
+    if not fits and len(boxes) > 1 and (scattered := _scattered(forbidden, boxes, reach=reach, key=key)):
+        yield _marked(scattered, evidence.shape)
 
 
-def _scattered(evidence: Region, forbidden: Region, *, reach: int, key: bytes) -> Region | None:
-    """Return the evidence's parts moved one by one; ``None`` where one finds no room."""
-    parts = sorted(components(evidence), key=lambda part: -int(part[1].sum()))
-    if len(parts) == 1:
-        return None
-    taken, moved = forbidden.copy(), np.zeros_like(evidence)
-    for number, (box, shape) in enumerate(parts):
-        places = np.flatnonzero(_free_places(taken, shape))
-        if not len(places):
+def _scattered(forbidden: Region, boxes: list[Box], *, reach: int, key: bytes) -> list[Box] | None:
+    """Return boxes moved one by one; ``None`` where one finds no room."""
+    taken, moved = forbidden.copy(), []
+    for number, box in enumerate(sorted(boxes, key=lambda box: -box.height * box.width)):
+        offset = next(_drawn_offsets(taken, [box], keyed_digest(_DOMAIN, key.hex(), f"part {number}")), None)
+        if offset is None:
             return None
-        place = next(_drawn(places, keyed_digest(_DOMAIN, key.hex(), f"part {number}")))
-        part = _put(np.zeros_like(evidence), shape, *divmod(place, evidence.shape[1] - box.width + 1))
-        moved |= part
-        taken |= dilated(part, reach)
+        moved.append(box.moved(*offset))
+        moved[-1].grown(reach, reach, taken.shape).of(taken)[:] = True
     return moved
 
 
-def _drawn(places: NDArray[np.intp], key: bytes) -> Iterator[int]:
-    """Yield places, each once, in an order drawn by the key."""
-    left = places.copy()
+def _drawn_offsets(forbidden: Region, boxes: list[Box], key: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the offsets (down, across) that move boxes off what is forbidden, each once, as drawn by the key."""
+    around = bounding_box(_marked(boxes, forbidden.shape))
+    free = _free_places(forbidden, [box.inside(around) for box in boxes], around)
+    left = np.flatnonzero(free)
     for draw in range(len(left)):
-        chosen = int.from_bytes(keyed_digest(_DOMAIN, key.hex(), draw), "big") % (len(left) - draw)
-        place = int(left[chosen])
-        left[chosen] = left[len(left) - draw - 1]
-        yield place
+        last = len(left) - draw - 1
+        chosen = int.from_bytes(keyed_digest(_DOMAIN, key.hex(), draw), "big") % (last + 1)
+        top, start = divmod(int(left[chosen]), free.shape[1])
+        left[chosen] = left[last]
+        yield top - around.top, start - around.left
 
 
-def _put(target: Region, shape: Region, top: int, left: int) -> Region:
-    """Add a shape to a region, in place."""
-    target[top : top + shape.shape[0], left : left + shape.shape[1]] |= shape
-    return target
+def _free_places(forbidden: Region, boxes: list[Box], around: Box) -> Region:
+    """Return where the box around boxes can lie so that none of them meets anything forbidden.
 
+    Args:
+        forbidden: Shape (height, width).
+        boxes: In the coordinates of the box around them.
+        around: That box.
 
-def _free_places(forbidden: Region, shape: Region) -> Region:
-    """Return at which places a shape meets nothing forbidden; shape (rows left over + 1, columns left over + 1)."""
-    rows, columns = (outer - inner + 1 for outer, inner in zip(forbidden.shape, shape.shape, strict=True))
-    rectangles = _rectangles(shape, at_most=_MAX_RECTANGLES)
-    if rectangles is None:
-        return _free_by_transform(forbidden, shape)
-    integral = np.zeros((forbidden.shape[0] + 1, forbidden.shape[1] + 1), dtype=np.int32)
-    np.cumsum(np.cumsum(forbidden, axis=0, dtype=np.int32), axis=1, out=integral[1:, 1:])
-    free = np.ones((rows, columns), dtype=np.bool_)
-    for box in rectangles:
-        corner = {
-            (y, x): integral[y : y + rows, x : x + columns]
-            for y in (box.top, box.bottom)
-            for x in (box.left, box.right)
-        }
-        free &= (
-            corner[box.bottom, box.right]
-            - corner[box.top, box.right]
-            - corner[box.bottom, box.left]
-            + corner[box.top, box.left]
-        ) == 0
-    return free
-
-
-def _rectangles(shape: Region, *, at_most: int) -> list[Box] | None:
-    """Return rectangles that make up a shape, runs of rows alike taken together; ``None`` if they are more."""
-    changes = np.flatnonzero((shape[1:] != shape[:-1]).any(axis=1)) + 1
-    if len(changes) >= at_most:
-        return None
-    tops = [0, *changes.tolist()]
-    found = []
-    for top, bottom in zip(tops, [*tops[1:], len(shape)], strict=True):
-        edges = np.flatnonzero(np.diff(shape[top].astype(np.int8), prepend=0, append=0))
-        found += [Box(top, int(left), bottom, int(right)) for left, right in edges.reshape(-1, 2)]
-    return found if len(found) <= at_most else None
-
-
-def _free_by_transform(forbidden: Region, shape: Region) -> Region:
-    """Return what `_free_places` does, for any shape.
-
-    How many forbidden pixels a shape meets is a whole number, and the transform's error is far below a half: only
-    whether it is 0 matters, so the rounding of a processor or a library cannot change the result.
+    Returns:
+        For each place of its upper left pixel, shape (height - its height + 1, width - its width + 1).
     """
-    met = np.fft.irfft2(np.fft.rfft2(forbidden) * np.conj(np.fft.rfft2(shape, forbidden.shape)), forbidden.shape)
-    rows, columns = (outer - inner + 1 for outer, inner in zip(forbidden.shape, shape.shape, strict=True))
-    free: Region = met[:rows, :columns] < 0.5  # noqa: PLR2004 - between 0 and 1
+    height, width = forbidden.shape
+    integral = np.zeros((height + 1, width + 1), dtype=np.int32)
+    np.cumsum(np.cumsum(forbidden, axis=0, dtype=np.int32), axis=1, out=integral[1:, 1:])
+    rows, columns = height - around.height + 1, width - around.width + 1
+    free = np.ones((rows, columns), dtype=np.bool_)
+    for box in boxes:
+        above, below = (integral[edge : edge + rows] for edge in (box.top, box.bottom))
+        left, right = (np.s_[:, edge : edge + columns] for edge in (box.left, box.right))
+        free &= below[right] - below[left] == above[right] - above[left]
     return free
+
+
+def _marked(boxes: Iterable[Box], shape: tuple[int, ...]) -> Region:
+    """Return the pixels in boxes."""
+    region = np.zeros(shape, dtype=np.bool_)
+    for box in boxes:
+        box.of(region)[:] = True
+    return region

@@ -21,7 +21,7 @@ from explicit_learning.data.build.operators import (
     hole_of,
     remove,
 )
-from explicit_learning.data.build.regions import boxed, components, control_regions
+from explicit_learning.data.build.regions import boxes_around, control_regions
 from explicit_learning.data.build.substitutes import paste, paste_refusal
 from explicit_learning.data.keys import keyed_digest
 from explicit_learning.data.rows import Relation
@@ -146,7 +146,7 @@ class MadeViews:
 
 
 def evidence_crop(images: Sequence[Pixels], evidence: Sequence[Region | None]) -> Pixels | None:
-    """Return the crop around an item's evidence, if that is one part of one image; ``None`` otherwise."""
+    """Return the crop around an item's evidence, if one box in one image is around it; ``None`` otherwise."""
     place = _one_place(evidence)
     return None if place is None else place[1].of(images[place[0]])
 
@@ -205,7 +205,7 @@ def _control(item: ViewInput, operator: Operator, seed: int) -> _Shown | Reason:
         return obstacle
     changed = {}
     for index, region in _marked(item.evidence):
-        places = control_regions(boxed(region), reach=CONTROL_REACH, key=_key(item, seed, f"control-{index}"))
+        places = control_regions(region, reach=CONTROL_REACH, key=_key(item, seed, f"control-{index}"))
         for place in islice(places, _CONTROL_TRIES):
             changed[index] = remove(item.images[index], place, operator)
             if not np.array_equal(changed[index], item.images[index]):
@@ -254,6 +254,6 @@ def _marked(evidence: Sequence[Region | None]) -> list[tuple[int, Region]]:
 
 
 def _one_place(evidence: Sequence[Region | None]) -> tuple[int, Box] | None:
-    """Return the image and the box of evidence that is one connected part; ``None`` if it is none or more."""
-    parts = [(index, box) for index, region in _marked(evidence) for box, _ in components(region)]
+    """Return the image and the box of evidence that one box is around; ``None`` if it is none or more."""
+    parts = [(index, box) for index, region in _marked(evidence) for box in boxes_around(region)]
     return parts[0] if len(parts) == 1 else None
