@@ -75,18 +75,18 @@ def component_labels(
 
 def _joined(labels: NDArray[np.int64], pairs: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the labels after pairs of pictures were joined, each the lowest index of its component."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
+    from scipy.sparse import coo_array, csgraph  # type: ignore[import-untyped]  # ships no types
 
     count = len(labels)
     if not count:
         return labels
     ends = np.concatenate([pairs, np.stack([np.arange(count), labels], axis=1)])
     graph = coo_array((np.ones(len(ends), dtype=np.bool_), (ends[:, 0], ends[:, 1])), shape=(count, count))
-    parts, found = connected_components(graph, directed=False)
+    parts, found = csgraph.connected_components(graph, directed=False)
     lowest = np.full(parts, count, dtype=np.int64)
     np.minimum.at(lowest, found, np.arange(count))
-    return lowest[found]
+    joined: NDArray[np.int64] = lowest[found]
+    return joined
 
 
 def _band_keys(hashes: NDArray[np.uint8], band: int, bands: int) -> NDArray[np.uint64]:
@@ -96,8 +96,8 @@ def _band_keys(hashes: NDArray[np.uint8], band: int, bands: int) -> NDArray[np.u
     """
     keys = np.zeros(len(hashes), dtype=np.uint64)
     for place in range(band, HASH_BITS, bands):
-        bit = (hashes[:, place // 8] >> (7 - place % 8)) & 1
-        keys = (keys << np.uint64(1)) | bit
+        bits = (hashes[:, place // 8] >> (7 - place % 8)) & 1
+        keys = keys << np.uint64(1) | bits.astype(np.uint64)
     return keys
 
 
@@ -122,7 +122,8 @@ def _linked_by_band(
             if not len(order):
                 return labels
             columns, here = np.ascontiguousarray(words[order].T), labels[order]
-        near += [np.stack(pair, axis=1) for pair in _near(columns, order, runs, here, shift, near_bits)]
+        pairs = _near(columns, runs, here, shift=shift, near_bits=near_bits)
+        near += [np.stack([order[one], order[one + shift]], axis=1).astype(np.int64) for one in pairs]
         shift += 1
 
 
@@ -143,25 +144,19 @@ def _is_open(runs: NDArray[np.intp], labels: NDArray[np.int64], shift: int) -> N
 
 
 def _near(
-    columns: NDArray[np.uint64],
-    order: NDArray[np.intp],
-    runs: NDArray[np.intp],
-    labels: NDArray[np.int64],
-    shift: int,
-    near_bits: int,
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield near pictures among those ``shift`` places apart in one run that have different labels.
+    columns: NDArray[np.uint64], runs: NDArray[np.intp], labels: NDArray[np.int64], *, shift: int, near_bits: int
+) -> Iterator[NDArray[np.intp]]:
+    """Yield the places of pictures that are near the one ``shift`` places on, in one run, with another label.
 
     Args:
         columns: The hashes' four words; shape (4, m).
-        order: The index of each picture; shape (m,).
-        runs: The run of each; shape (m,).
+        runs: The run of each picture; shape (m,).
         labels: The label of each; shape (m,).
-        shift: How far apart.
+        shift: How far on.
         near_bits: In how many bits they may differ.
     """
-    for start in range(0, len(order) - shift, _BLOCK):
-        one = slice(start, min(start + _BLOCK, len(order) - shift))
+    for start in range(0, len(runs) - shift, _BLOCK):
+        one = slice(start, min(start + _BLOCK, len(runs) - shift))
         other = slice(one.start + shift, one.stop + shift)
         distance = np.zeros(one.stop - one.start, dtype=np.uint16)
         for column in columns:
@@ -169,4 +164,4 @@ def _near(
         near = np.flatnonzero(distance <= near_bits)
         near = near[(runs[one][near] == runs[other][near]) & (labels[one][near] != labels[other][near])]
         if len(near):
-            yield order[one][near].astype(np.int64), order[other][near].astype(np.int64)
+            yield near + start

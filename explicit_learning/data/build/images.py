@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,12 +41,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_BUILD_PIXELS",
+    "ReadImage",
+    "decode_mask",
+    "decode_picture",
     "load_picture",
     "load_region",
+    "read_image",
     "store_picture",
     "store_region",
-    "take_mask",
-    "take_picture",
 ]
 
 # Qwen3.5's processor scales a larger picture down to this, and removing evidence from one takes gigabytes.
@@ -60,74 +63,77 @@ _FOLDER_DIGITS = 2
 _CHANNELS = 3
 
 
-def take_picture(image: SourceImage, field: str) -> Pixels | RowFault:
-    """Read and decode a picture of a row; uint8, shape (height, width, 3), upright.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadImage:
+    """A picture or mask of a row whose bytes were read, and whose header is that of a picture that can be used.
+
+    Attributes:
+        source: What the row names.
+        field: The row's field that names it, for faults.
+        stream: Its bytes.
+        area: Its pixels.
+    """
+
+    source: SourceImage
+    field: str
+    stream: io.BytesIO
+    area: int
+
+
+def read_image(source: SourceImage, field: str) -> ReadImage | RowFault:
+    """Read a picture or mask of a row: the only time that its file is read. Enter `bombs_are_errors` around it.
 
     Args:
-        image: The picture.
+        source: The picture or mask.
         field: The row's field that names it, for the fault.
     """
-    stream = _read(image, field)
-    if isinstance(stream, RowFault):
-        return stream
-    try:
-        if fault := _problem(stream, image, field):
-            return fault
-        decoded, _ = decode_guarded(stream)
-    except Exception as error:  # noqa: BLE001 - a damaged image makes Pillow raise anything
-        return _damaged(error, image, field)
-    return np.asarray(decoded)
-
-
-def take_mask(image: SourceImage, field: str) -> Region | RowFault:
-    """Read and decode a mask of a row; bool, shape (height, width), upright.
-
-    Args:
-        image: The mask.
-        field: The row's field that names it, for the fault.
-    """
-    stream = _read(image, field)
-    if isinstance(stream, RowFault):
-        return stream
-    try:
-        return _problem(stream, image, field) or marked_pixels(stream)
-    except Exception as error:  # noqa: BLE001 - as above
-        return _damaged(error, image, field)
-
-
-def _read(image: SourceImage, field: str) -> io.BytesIO | RowFault:
-    """Return a picture's bytes: the only time that its file is read."""
-    data = image.data
-    if image.path is not None:
+    data = source.data
+    if source.path is not None:
         try:
-            with open_regular(image.path) as stream:
+            with open_regular(source.path) as stream:
                 data = stream.read(MAX_FILE_BYTES + 1)
         except OSError as error:
-            fault = read_fault(error, image.path, gate="data")
-            return _fault(image, field, fault.found, fault.expected)
+            fault = read_fault(error, source.path, gate="data")
+            return _fault(source, field, fault.found, fault.expected)
     if not data:
-        return _fault(image, field, "an empty file", "at least one byte")
+        return _fault(source, field, "an empty file", "at least one byte")
     if len(data) > MAX_FILE_BYTES:
-        return _fault(image, field, f"more than {MAX_FILE_BYTES:,} bytes", f"at most {MAX_FILE_BYTES:,} bytes")
+        return _fault(source, field, f"more than {MAX_FILE_BYTES:,} bytes", f"at most {MAX_FILE_BYTES:,} bytes")
     if is_lfs_pointer(data):
-        return _fault(image, field, LFS_POINTER, "the image")
-    return io.BytesIO(data)
-
-
-def _problem(stream: io.BytesIO, image: SourceImage, field: str) -> RowFault | None:
-    read = header_problem(stream)
-    if isinstance(read, Problem):
-        return _fault(image, field, read.found, read.expected)
-    width, height = read
+        return _fault(source, field, LFS_POINTER, "the image")
+    opened = io.BytesIO(data)
+    try:
+        header = header_problem(opened)
+    except Exception as error:  # noqa: BLE001 - a broken header makes Pillow raise anything
+        header = unreadable(error)
+    if isinstance(header, Problem):
+        return _fault(source, field, header.found, header.expected)
+    width, height = header
     if width * height > MAX_BUILD_PIXELS:
         found = f"{width:,} by {height:,} pixels"
-        return _fault(image, field, found, f"at most {MAX_BUILD_PIXELS:,} pixels: scale the image down, and its boxes")
-    return None
+        return _fault(source, field, found, f"at most {MAX_BUILD_PIXELS:,} pixels: scale the image down, and its boxes")
+    return ReadImage(source=source, field=field, stream=opened, area=width * height)
 
 
-def _damaged(error: Exception, image: SourceImage, field: str) -> RowFault:
+def decode_picture(image: ReadImage) -> Pixels | RowFault:
+    """Decode a picture as training would; RGB, upright, shape (height, width, 3)."""
+    try:
+        return np.asarray(decode_guarded(image.stream)[0])
+    except Exception as error:  # noqa: BLE001 - a damaged image makes Pillow raise anything
+        return _damaged(error, image)
+
+
+def decode_mask(image: ReadImage) -> Region | RowFault:
+    """Decode a mask: which pixels are marked, upright, shape (height, width)."""
+    try:
+        return marked_pixels(image.stream)
+    except Exception as error:  # noqa: BLE001 - as above
+        return _damaged(error, image)
+
+
+def _damaged(error: Exception, image: ReadImage) -> RowFault:
     problem = unreadable(error)
-    return _fault(image, field, problem.found, problem.expected)
+    return _fault(image.source, image.field, problem.found, problem.expected)
 
 
 def _fault(image: SourceImage, field: str, found: str, expected: str) -> RowFault:

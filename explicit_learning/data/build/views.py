@@ -46,6 +46,7 @@ __all__ = [
     "Split",
     "ViewInput",
     "evidence_crop",
+    "evidence_place",
     "make_views",
 ]
 
@@ -147,7 +148,7 @@ class MadeViews:
 
 def evidence_crop(images: Sequence[Pixels], evidence: Sequence[Region | None]) -> Pixels | None:
     """Return the crop around an item's evidence, if one box in one image is around it; ``None`` otherwise."""
-    place = _one_place(evidence)
+    place = evidence_place(evidence)
     return None if place is None else place[1].of(images[place[0]])
 
 
@@ -225,7 +226,7 @@ def _pasted(item: ViewInput, donor: Pixels) -> _Shown | Reason:
     """Return the images with another row's evidence in the place of their own."""
     if not _marked(item.evidence):
         return Reason.NO_EVIDENCE
-    place = _one_place(item.evidence)
+    place = evidence_place(item.evidence)
     if place is None:
         return Reason.SEVERAL_PLACES
     index, box = place
@@ -253,7 +254,7 @@ def _marked(evidence: Sequence[Region | None]) -> list[tuple[int, Region]]:
     return [(index, region) for index, region in enumerate(evidence) if region is not None and region.any()]
 
 
-def _one_place(evidence: Sequence[Region | None]) -> tuple[int, Box] | None:
+def evidence_place(evidence: Sequence[Region | None]) -> tuple[int, Box] | None:
     """Return the image and the box of evidence that one box is around; ``None`` if it is none or more."""
     parts = [(index, box) for index, region in _marked(evidence) for box in boxes_around(region)]
     return parts[0] if len(parts) == 1 else None
