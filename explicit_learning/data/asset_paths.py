@@ -7,6 +7,7 @@ on every system: so it is a relative POSIX path in its plainest spelling, and li
 from __future__ import annotations
 
 import os
+import re
 import stat
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from explicit_learning.errors import Context, Fault
 
 __all__ = ["AssetFolder", "path_fault"]
+
+# Two letters at least: one is a drive's.
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|data:")
 
 
 def path_fault(path: str, at: Context, pointer: str | None) -> Fault | None:
@@ -36,7 +40,9 @@ def _wrong_spelling(path: str) -> tuple[str, str] | None:
     """Return what was found and what to do, or ``None``; rows repeat their paths, hence the cache."""
     found = None
     fix = "write the path relative to the asset root, with '/' between its parts"
-    if path.startswith("/"):
+    if _URL.match(path):
+        found, fix = "a URL", "download the file into the asset root, and name it there"
+    elif path.startswith("/"):
         found = "an absolute path"
     elif "\\" in path:
         found = "a backslash"

@@ -19,11 +19,19 @@ if TYPE_CHECKING:
     from explicit_learning.data.preflight_tokens import ModelText
     from explicit_learning.errors import Fault
 
-__all__ = ["ControlTokens", "turn_end"]
+__all__ = ["ControlTokens", "known_control_token", "turn_end"]
 
 CONTEXT = Context(gate="preflight", fix="take the token out of the text, or write it in another way")
 ANSWER = "ANSWER"
+# What Qwen's templates and tokenizers write: for checks before a model is named. Those of a model are checked exactly.
+_KNOWN = re.compile(r"<\|[^<>|\s]{1,64}\|>|</?(?:think|tool_call|tool_response)>")
 AROUND = 20  # characters that a fault shows on each side of a token
+
+
+def known_control_token(text: str) -> str | None:
+    """Return the first text that tokenizers of Qwen's family make into a control token, or ``None``."""
+    match = _KNOWN.search(text)
+    return match and match[0]
 
 
 def turn_end(text: ModelText) -> tuple[str, int] | None:

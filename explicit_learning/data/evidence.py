@@ -7,21 +7,22 @@ grid), where the shares are counted exactly, in integers; overlapping boxes cove
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 from typing import TYPE_CHECKING
 
 from explicit_learning.data.asset_paths import AssetFolder
 from explicit_learning.data.image_headers import bombs_are_errors, open_image
-from explicit_learning.data.keys import keyed_digest
 from explicit_learning.errors import Context, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
-    from typing import BinaryIO
 
     import numpy as np
     import numpy.typing as npt
+    from PIL.Image import Image
 
     from explicit_learning.data.image_grid import Grid, ResizeRules
     from explicit_learning.data.rows import EvidenceBox, EvidenceMask, View
@@ -74,10 +75,10 @@ def _disjoint(boxes: Iterable[EvidenceBox], width: int, height: int) -> Iterator
 
 
 def mask_shares(path: Path, *, width: int, height: int, grid: Grid) -> tuple[float, ...]:
-    """Return the share of every image token's cell that a mask marks, token by token, in [0, 1].
+    """Return the share of every image token's cell that a mask marks, token by token, in [0, 1] (`marked_pixels`).
 
     Args:
-        path: The mask file, of the image's size after EXIF rotation (see `marked_pixels`).
+        path: The mask file, of the image's size after EXIF rotation.
         width: The image's width after EXIF rotation, in pixels.
         height: Its height likewise.
         grid: The image's cells.
@@ -88,37 +89,31 @@ def mask_shares(path: Path, *, width: int, height: int, grid: Grid) -> tuple[flo
     """
     import numpy as np
 
-    with bombs_are_errors():
-        marked = marked_pixels(path)
+    with bombs_are_errors(), open_image(path) as opened:
+        marked = marked_pixels(opened)
     if marked.shape != (height, width):
-        found = f"{marked.shape[1]} by {marked.shape[0]} pixels"
-        raise ValueError(f"{path.name}: a mask of {found} for {width} by {height}")
+        raise ValueError(
+            f"{path.name}: a mask of {marked.shape[1]} by {marked.shape[0]} pixels for {width} by {height}"
+        )
     areas = _binned(_binned(marked.astype(np.int64), grid.columns).T, grid.rows).T
     return tuple((areas / (width * height)).ravel().tolist())
 
 
-def marked_pixels(source: Path | BinaryIO) -> npt.NDArray[np.bool_]:
-    """Return which pixels a mask marks, after EXIF rotation; bool, shape (height, width).
+def marked_pixels(mask: Image) -> npt.NDArray[np.bool_]:
+    """Return which pixels of a mask are evidence, as bool[height, width] after EXIF rotation.
 
-    Every pixel that is not 0 is marked; an alpha channel does not count, and a palette's entry 0 is 0. Enter
-    `bombs_are_errors` around it.
-
-    Args:
-        source: The mask file, or a stream of its bytes.
+    Every pixel that is not 0 is evidence; an alpha channel does not count, and a palette's entry 0 is 0.
 
     Raises:
-        OSError: If it cannot be read.
-        Exception: Whatever else Pillow raises on a broken file.
+        OSError: If it cannot be decoded.
     """
     import numpy as np
     from PIL import ImageOps
 
-    with open_image(source) as opened:
-        image = ImageOps.exif_transpose(opened)
-        bands = image.getbands()
-        pixels: npt.NDArray[np.generic] = np.asarray(image)
+    image = ImageOps.exif_transpose(mask)
+    pixels: npt.NDArray[np.generic] = np.asarray(image)
     if pixels.ndim == 3:  # noqa: PLR2004 - rows, columns, bands
-        shown = [index for index, band in enumerate(bands) if band not in _ALPHA_BANDS]
+        shown = [index for index, band in enumerate(image.getbands()) if band not in _ALPHA_BANDS]
         pixels = pixels[:, :, shown].max(axis=2)
     marked: npt.NDArray[np.bool_] = pixels != 0
     return marked
@@ -191,7 +186,8 @@ def evidence_donors(group_ids: Iterable[str], *, seed: int) -> dict[str, str]:
     """
 
     def key(group_id: str) -> bytes:
-        return keyed_digest(_SHUFFLE_DOMAIN, seed, group_id)
+        text = json.dumps([_SHUFFLE_DOMAIN, seed, group_id], separators=(",", ":"))
+        return hashlib.sha256(text.encode()).digest()
 
     cycle = sorted(set(group_ids), key=key)
     return dict(zip(cycle, cycle[1:] + cycle[:1], strict=True))

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from explicit_learning.data.rows import ImageRef, SftRow, SlotRow, View
     from explicit_learning.errors import Context, Fault
 
-__all__ = ["sft_row_faults", "slot_row_faults"]
+__all__ = ["answer_faults", "choice_problems", "sft_row_faults", "slot_row_faults", "unseen"]
 
 
 def slot_row_faults(row: SlotRow, at: Context) -> Iterator[Fault]:
     """Yield a fault for every rule that a slot row, or an evaluation row, breaks by itself."""
     yield from _view_pair_faults(row, at)
     yield from _question_faults(row.question, row.choices, at)
-    yield from _answer_faults("/full_answer", row.full_answer, row, at)
+    yield from answer_faults("/full_answer", row.full_answer, row.answer_type, row.choices, at)
     if row.full_answer == ABSTENTION and row.relation is Relation.MISSING:
         yield at.fault(
             pointer="/full_answer",
@@ -49,7 +49,7 @@ def slot_row_faults(row: SlotRow, at: Context) -> Iterator[Fault]:
             fix="drop the slot: with nothing to answer in FULL, removing evidence changes nothing",
         )
     if row.substitute_answer is not None:
-        yield from _answer_faults("/substitute_answer", row.substitute_answer, row, at)
+        yield from answer_faults("/substitute_answer", row.substitute_answer, row.answer_type, row.choices, at)
         if answers_equal(row.full_answer, row.substitute_answer, row.answer_type, row.choices).equal:
             substitute, full = found_text(row.substitute_answer), found_text(row.full_answer)
             yield at.fault(
@@ -67,7 +67,7 @@ def sft_row_faults(row: SftRow, at: Context) -> Iterator[Fault]:
     if row.relation is Relation.SUBSTITUTE and row.target == ABSTENTION:
         found, expected = "an abstention for SUBSTITUTE", "the answer that the new evidence gives"
         yield at.fault(pointer="/target", found=found, expected=expected, fix="write that answer")
-    yield from _answer_faults("/target", row.target, row, at)
+    yield from answer_faults("/target", row.target, row.answer_type, row.choices, at)
     pointer, response = "/assistant_response", row.assistant_response
     right = is_representable(row.target)
     fix = f"write {found_text(render_answer(row.target))}" if right else "correct the target first"
@@ -168,19 +168,19 @@ def _image_faults(pointer: str, images: tuple[ImageRef, ...], at: Context) -> It
 def _question_faults(question: str, choices: tuple[Choice, ...], at: Context) -> Iterator[Fault]:
     if not question.strip():
         yield at.fault(pointer="/question", found="a blank question", expected="a question", fix="write the question")
-    for pointer, found, expected, fix in _choice_problems(choices):
+    for pointer, found, expected, fix in choice_problems(choices):
         yield at.fault(pointer=pointer, found=found, expected=expected, fix=fix)
 
 
 @lru_cache(maxsize=4096)
-def _choice_problems(choices: tuple[Choice, ...]) -> tuple[tuple[str, str, str, str], ...]:
+def choice_problems(choices: tuple[Choice, ...]) -> tuple[tuple[str, str, str, str], ...]:
     """Return pointer, found, expected and fix of each problem; all rows of a group share their choices."""
     problems = []
     forms = [choice_forms(choice) for choice in choices]
     for position, (choice, (key, text)) in enumerate(zip(choices, forms, strict=True)):
         at = f"/choices/{position}"
-        if unseen := _unseen(choice.text):
-            problems.append((f"{at}/text", unseen, VISIBLE, TYPE_AGAIN))
+        if hidden := unseen(choice.text):
+            problems.append((f"{at}/text", hidden, VISIBLE, TYPE_AGAIN))
         elif not choice.text.strip() or not choice.text.isprintable():
             fix = "write the choice on one line, without control characters"
             problems.append((f"{at}/text", found_text(choice.text), "one line of text", fix))
@@ -199,7 +199,10 @@ def _choice_problems(choices: tuple[Choice, ...]) -> tuple[tuple[str, str, str, 
     return tuple(problems)
 
 
-def _answer_faults(pointer: str, body: str, row: SlotRow | SftRow, at: Context) -> Iterator[Fault]:
+def answer_faults(
+    pointer: str, body: str, answer_type: AnswerType, choices: tuple[Choice, ...], at: Context
+) -> Iterator[Fault]:
+    """Yield a fault if no response can hold an answer, or if it cannot be read as an answer of its type."""
     if not is_representable(body):
         yield at.fault(
             pointer=pointer,
@@ -207,10 +210,10 @@ def _answer_faults(pointer: str, body: str, row: SlotRow | SftRow, at: Context) 
             expected="0 to 64 characters without <, >, control characters or line breaks",
             fix="shorten or reword the answer, or drop the row",
         )
-    elif unseen := _unseen(body):
-        yield at.fault(pointer=pointer, found=unseen, expected=VISIBLE, fix=TYPE_AGAIN)
-    elif normalise(body, row.answer_type, row.choices) is None:
-        what, expected, fix = _READABLE[row.answer_type]
+    elif hidden := unseen(body):
+        yield at.fault(pointer=pointer, found=hidden, expected=VISIBLE, fix=TYPE_AGAIN)
+    elif normalise(body, answer_type, choices) is None:
+        what, expected, fix = _READABLE[answer_type]
         yield at.fault(pointer=pointer, found=f"{found_text(body)}, which is not {what}", expected=expected, fix=fix)
 
 
@@ -218,12 +221,12 @@ VISIBLE = "characters that can be seen: texts that look the same must be the sam
 TYPE_AGAIN = "remove the invisible characters, for example by typing the text again"
 
 
-def _unseen(text: str) -> str | None:
+def unseen(text: str) -> str | None:
     """Return which invisible characters a text holds, or ``None``."""
-    unseen = invisible_characters(text)
-    if not unseen:
+    hidden = invisible_characters(text)
+    if not hidden:
         return None
-    names = ", ".join(f"U+{ord(one):04X} ({unicodedata.name(one, 'unassigned')})" for one in unseen)
+    names = ", ".join(f"U+{ord(one):04X} ({unicodedata.name(one, 'unassigned')})" for one in hidden)
     return f"{found_text(text)} with {names}"
 
 

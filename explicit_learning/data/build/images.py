@@ -21,7 +21,7 @@ from explicit_learning.data.build.opencv import configured_cv2
 from explicit_learning.data.build.source import RowFault
 from explicit_learning.data.decoded import pixels_sha256
 from explicit_learning.data.evidence import marked_pixels
-from explicit_learning.data.image_headers import Problem, header_problem, unreadable
+from explicit_learning.data.image_headers import Problem, header_problem, open_image, unreadable
 from explicit_learning.data.images import decode_guarded
 from explicit_learning.errors import found_text
 from explicit_learning.files.atomic import write_unflushed
@@ -87,20 +87,9 @@ def read_image(source: SourceImage, field: str) -> ReadImage | RowFault:
         source: The picture or mask.
         field: The row's field that names it, for the fault.
     """
-    data = source.data
-    if source.path is not None:
-        try:
-            with open_regular(source.path) as stream:
-                data = stream.read(MAX_FILE_BYTES + 1)
-        except OSError as error:
-            fault = read_fault(error, source.path, gate="data")
-            return _fault(source, field, fault.found, fault.expected)
-    if not data:
-        return _fault(source, field, "an empty file", "at least one byte")
-    if len(data) > MAX_FILE_BYTES:
-        return _fault(source, field, f"more than {MAX_FILE_BYTES:,} bytes", f"at most {MAX_FILE_BYTES:,} bytes")
-    if is_lfs_pointer(data):
-        return _fault(source, field, LFS_POINTER, "the image")
+    data = _bytes(source, field)
+    if isinstance(data, RowFault):
+        return data
     opened = io.BytesIO(data)
     try:
         header = header_problem(opened)
@@ -115,6 +104,22 @@ def read_image(source: SourceImage, field: str) -> ReadImage | RowFault:
     return ReadImage(source=source, field=field, stream=opened, area=width * height)
 
 
+def _bytes(source: SourceImage, field: str) -> bytes | RowFault:
+    data = source.data
+    if source.path is not None:
+        try:
+            with open_regular(source.path) as stream:
+                data = stream.read(MAX_FILE_BYTES + 1)
+        except OSError as error:
+            fault = read_fault(error, source.path, gate="data")
+            return _fault(source, field, fault.found, fault.expected)
+    if not data:
+        return _fault(source, field, "an empty file", "at least one byte")
+    if len(data) > MAX_FILE_BYTES:
+        return _fault(source, field, f"more than {MAX_FILE_BYTES:,} bytes", f"at most {MAX_FILE_BYTES:,} bytes")
+    return _fault(source, field, LFS_POINTER, "the image") if is_lfs_pointer(data) else data
+
+
 def decode_picture(image: ReadImage) -> Pixels | RowFault:
     """Decode a picture as training would; RGB, upright, shape (height, width, 3)."""
     try:
@@ -126,7 +131,8 @@ def decode_picture(image: ReadImage) -> Pixels | RowFault:
 def decode_mask(image: ReadImage) -> Region | RowFault:
     """Decode a mask: which pixels are marked, upright, shape (height, width)."""
     try:
-        return marked_pixels(image.stream)
+        with open_image(image.stream) as opened:
+            return marked_pixels(opened)
     except Exception as error:  # noqa: BLE001 - as above
         return _damaged(error, image)
 
@@ -199,4 +205,5 @@ def load_region(root: Path, image: StoredImage) -> Region:
     Raises:
         OSError: If it cannot be read.
     """
-    return marked_pixels(root / image.path)
+    with open_image(root / image.path) as opened:
+        return marked_pixels(opened)

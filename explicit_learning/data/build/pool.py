@@ -58,8 +58,7 @@ def workers(count: int) -> Iterator[Workers]:
     """Yield a function that applies another one in ``count`` processes, which end with the block."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*_PRELOADED, "explicit_learning.data.build.rendering"])
-    started = {"initializer": _begin, "initargs": (context.Lock(),)}
-    with ProcessPoolExecutor(count, mp_context=context, **started) as pool:
+    with ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(context.Lock(),)) as pool:
 
         def apply(function: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:
             waiting: deque[Future[R]] = deque()

@@ -8,6 +8,7 @@ transaction to the end: two builds of one folder would otherwise take each other
 
 from __future__ import annotations
 
+import errno
 import json
 import sqlite3
 from contextlib import contextmanager
@@ -187,7 +188,5 @@ class State:
 
 def _system_error(error: sqlite3.OperationalError, code: int) -> OSError:
     """Return what the system must have answered."""
-    import errno
-
     number = errno.ENOSPC if code in _FULL else errno.EIO
     return OSError(number, str(error))
