@@ -1,10 +1,11 @@
-"""`el data digits`: the embedded dataset."""
+"""`el data digits` and `el data build`: the embedded dataset, and one of a person's own rows."""
 
 from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING
 
+from explicit_learning.cli.data_build import add_build_arguments, run_build
 from explicit_learning.cli.numbers import seed
 from explicit_learning.cli.output import add_json_argument, answer
 from explicit_learning.cli.paths import folder_path
@@ -27,10 +28,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     digits.add_argument("--seed", type=seed, default=0, help="the same seed gives the same bytes (default 0)")
     digits.add_argument("--size", choices=("demo", "quick"), default="demo", help="how much (default demo)")
     add_json_argument(digits)
+    text = "a dataset from your own images, questions, answers and evidence; the same command again goes on"
+    add_build_arguments(kinds.add_parser("build", help=text, description=text[0].upper() + text[1:] + "."))
 
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Make the dataset, and print what is in it."""
+    return run_build(args) if args.kind == "build" else _run_digits(args)
+
+
+def _run_digits(args: argparse.Namespace) -> ExitCode:
     path = write_digits(args.out, seed=args.seed, size=args.size)
     manifest = load_dataset_manifest(path)
     if not args.json:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,9 +11,11 @@ from explicit_learning.data.answers import AnswerType, Choice
 from explicit_learning.data.rows import EvidenceBox, Relation
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from explicit_learning.data.build.regions import Box
 
-__all__ = ["Item", "Place", "StoredImage", "StoredMask", "StoredView"]
+__all__ = ["Item", "Place", "StoredImage", "StoredMask", "StoredView", "asked", "shown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,3 +144,18 @@ class StoredView:
 
 def _images(values: list[dict[str, Any]]) -> tuple[StoredImage, ...]:
     return tuple(StoredImage(**value) for value in values)
+
+
+def asked(question: str, choices: Sequence[Choice], images: Sequence[StoredImage]) -> str:
+    """Return a hash of what a model is shown: the question, the choices, and what the pictures show."""
+    named = [[choice.key, choice.text] for choice in choices]
+    return _digest([question, named, [image.pixels for image in images]])
+
+
+def shown(images: Sequence[StoredImage]) -> str:
+    """Return a hash of what pictures show together."""
+    return _digest([image.pixels for image in images])
+
+
+def _digest(value: list[Any]) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()

@@ -68,12 +68,14 @@ class ToRender:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:
-    """An item's views, FULL first, and what was left out."""
+    """An item's views, FULL first, what was left out, and whether there was anything to make a SUBSTITUTE of."""
 
     number: int
+    part: str
     item: Item
     views: tuple[StoredView, ...]
     left_out: tuple[LeftOut, ...]
+    has_substitute: bool
 
 
 def render_items(task: tuple[Rendering, Sequence[ToRender]]) -> list[Rendered]:
@@ -105,7 +107,10 @@ def _render(one: ToRender, rendering: Rendering) -> Rendered:
         )
         kept = _taught(made.views, item, rendering.seed) if one.part == SFT else made.views
         views = tuple(_stored(view, item, donor, root) for view in kept)
-    return Rendered(number=one.number, item=item, views=views, left_out=made.left_out)
+    has_substitute = donor is not None or bool(item.substitute_images)
+    return Rendered(
+        number=one.number, part=one.part, item=item, views=views, left_out=made.left_out, has_substitute=has_substitute
+    )
 
 
 def _taught(views: Sequence[MadeView], item: Item, seed: int) -> tuple[MadeView, ...]:

@@ -41,14 +41,14 @@ CREATE TABLE IF NOT EXISTS items (
 CREATE TABLE IF NOT EXISTS item_pictures (number INTEGER NOT NULL, picture INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS views (
     number INTEGER NOT NULL, position INTEGER NOT NULL, value TEXT NOT NULL, relation TEXT NOT NULL,
-    ask TEXT NOT NULL, shown TEXT NOT NULL, PRIMARY KEY (number, position)
+    held_out INTEGER NOT NULL, ask TEXT NOT NULL, shown TEXT NOT NULL, PRIMARY KEY (number, position)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS left_out (number INTEGER NOT NULL, relation TEXT NOT NULL, reason TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS items_by_ask ON items (ask);
 CREATE INDEX IF NOT EXISTS items_by_lending ON items (part, lending, item_id);
-CREATE INDEX IF NOT EXISTS items_by_part ON items (part, done, item_id);
+CREATE INDEX IF NOT EXISTS items_by_part ON items (part, item_id);
 CREATE INDEX IF NOT EXISTS item_pictures_by_item ON item_pictures (number);
-CREATE INDEX IF NOT EXISTS views_by_ask ON views (ask);
+CREATE INDEX IF NOT EXISTS views_by_ask ON views (ask, held_out);
 CREATE INDEX IF NOT EXISTS views_by_shown ON views (shown);
 """
 _CACHE_KIB = 32 * 1024
@@ -133,24 +133,24 @@ class State:
         """Note a JSON value under a name."""
         self.run("INSERT OR REPLACE INTO about VALUES (?, ?)", name, json.dumps(value))
 
-    def bind(self, bound: dict[str, Any]) -> None:
-        """Note what the build depends on, or compare it with what is noted.
+    def bind(self, stage: str, bound: dict[str, Any]) -> None:
+        """Note what a stage depends on, or compare it with what is noted.
 
         Args:
-            bound: Names, as on the command line, and JSON values.
+            stage: The stage's name.
+            bound: Names and JSON values.
 
         Raises:
             Refusal: If something differs, with one fault for each.
         """
-        known = self.get("bound")
+        known = self.get(stage)
         if known is None:
-            with self.transaction():
-                self.set("bound", bound)
+            self.set(stage, bound)
             return
         faults = [
             OUTPUT.at(self.path.parent).fault(
                 pointer=name,
-                found=f"a build that was started with {found_text(known.get(name))}",
+                found=f"{found_text(known.get(name))}, with which this build began",
                 expected=f"{found_text(bound.get(name))}, as asked for now",
                 fix=f"give the same options as before, or remove {self.path.parent} to start from the beginning",
             )

@@ -80,15 +80,15 @@ class TakenRow:
     told: tuple[str, ...]
 
 
-def take_rows(task: tuple[Taking, Sequence[SourceRow]]) -> list[TakenRow | RefusedRow]:
-    """Take rows in, or say for each why it cannot be.
+def take_rows(task: tuple[Taking, Sequence[SourceRow | RefusedRow]]) -> list[TakenRow | RefusedRow]:
+    """Take rows in, or say for each why it cannot be; rows that the reader refused stay refused.
 
     Raises:
         OSError: If a picture cannot be written.
     """
     taking, rows = task
     with bombs_are_errors():
-        return [_take(row, taking) for row in rows]
+        return [row if isinstance(row, RefusedRow) else _take(row, taking) for row in rows]
 
 
 def _take(row: SourceRow, taking: Taking) -> TakenRow | RefusedRow:
