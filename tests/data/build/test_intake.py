@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import struct
 import zlib
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,6 @@ from explicit_learning.data.build.pool import LARGE_AREA
 from explicit_learning.data.build.source import BoxFormat, RefusedRow, RowFault, SourceBox, SourceImage, SourceRow
 from explicit_learning.data.build.taking import TakenRow, Taking, take_rows
 from explicit_learning.data.images import decode_image
-from explicit_learning.files.resources import ASSETS
 from tests.support.drawn_source import drawn_picture
 
 if TYPE_CHECKING:
@@ -177,16 +175,16 @@ def test_png_files_have_known_bytes(tmp_path: Path) -> None:
     assert stored.sha256 == "ab0f1ea6d33acd9399caf8430f84532554d8534551e6ef1071cf0dd750f84d8b"
     region = np.zeros((40, 60), dtype=np.bool_)
     region[3:20, 5:50] = True
-    assert store_region(tmp_path, region).sha256 == "REGION"
+    assert store_region(tmp_path, region).sha256 == "78369dad84eec94003b847ca932bbea51ff172c265acdb97f54c09a58dbf7c5c"
 
 
-def test_the_limit_on_pixels_is_what_the_models_processor_keeps() -> None:
-    processor = json.loads((ASSETS / "tiny-vlm" / "model" / "preprocessor_config.json").read_text())
-    assert processor["size"]["longest_edge"] == MAX_BUILD_PIXELS
+def test_a_picture_at_the_limit_is_read_and_one_above_is_not() -> None:
+    assert MAX_BUILD_PIXELS == 4096 * 4096
     taken = read_image(SourceImage(name="a", data=png_header(4096, 4096)), "images/0")
     assert not isinstance(taken, RowFault)
     assert taken.area == MAX_BUILD_PIXELS
     assert isinstance(decode_picture(taken), RowFault)
+    assert isinstance(read_image(SourceImage(name="a", data=png_header(4097, 4096)), "images/0"), RowFault)
 
 
 def test_large_pictures_wait_for_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +217,7 @@ def test_names_that_rows_cannot_use_become_hashes(tmp_path: Path) -> None:
     assert name("a.b:c-1") == "a.b:c-1"
     assert name("images/1.png question 2") == "item-199cba282c27c4d234411d57"
     assert name("x" * 81).startswith("item-")
-    assert name(None) == "UNNAMED"
+    assert name(None) == "item-9ae8a5165584442e6c18e98d"
 
 
 def test_choices_are_shuffled_by_seed_and_name(tmp_path: Path) -> None:
