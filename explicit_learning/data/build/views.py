@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -19,10 +19,11 @@ from explicit_learning.data.build.operators import (
     DILATION,
     Operator,
     hole_of,
+    operator_parameters,
     remove,
 )
 from explicit_learning.data.build.regions import boxes_around, control_regions
-from explicit_learning.data.build.substitutes import paste, paste_refusal
+from explicit_learning.data.build.substitutes import MAX_ASPECT_FACTOR, MAX_ENLARGEMENT, paste, paste_refusal
 from explicit_learning.data.keys import keyed_digest
 from explicit_learning.data.rows import Relation
 
@@ -48,6 +49,7 @@ __all__ = [
     "evidence_crop",
     "evidence_place",
     "make_views",
+    "view_parameters",
 ]
 
 Split = Literal["train", "evaluation"]
@@ -55,7 +57,7 @@ Split = Literal["train", "evaluation"]
 _DOMAIN = "explicit-learning/built-views/1"
 # Places that CONTROL tries: on paper, most of them look the same with and without the operator.
 _CONTROL_TRIES = 8
-# What the removed evidence and the changed place of CONTROL keep apart: both are dilated.
+# Pixels between the evidence and CONTROL's region at least: both are dilated.
 CONTROL_REACH = 2 * DILATION
 
 
@@ -146,6 +148,20 @@ class MadeViews:
     left_out: tuple[LeftOut, ...]
 
 
+def view_parameters(operators: OperatorChoice) -> dict[str, Any]:
+    """Return all that decides what views look like, for a dataset's manifest."""
+    return {
+        "version": _DOMAIN.rpartition("/")[2],
+        "training_operators": [operator.value for operator in operators.training],
+        "evaluation_operator": operators.evaluation.value,
+        "operators": operator_parameters(),
+        "control_distance_pixels": CONTROL_REACH,
+        "control_places_tried": _CONTROL_TRIES,
+        "paste_max_aspect_factor": MAX_ASPECT_FACTOR,
+        "paste_max_enlargement": MAX_ENLARGEMENT,
+    }
+
+
 def evidence_crop(images: Sequence[Pixels], evidence: Sequence[Region | None]) -> Pixels | None:
     """Return the crop around an item's evidence, if one box in one image is around it; ``None`` otherwise."""
     place = evidence_place(evidence)
@@ -172,8 +188,8 @@ def make_views(item: ViewInput, *, split: Split, seed: int, operators: OperatorC
     used = (drawn,) if split == "train" else (drawn, operators.evaluation)
     wanted: list[tuple[str, Relation, str, _Shown | Reason]] = [
         ("full", Relation.FULL, "original", tuple(range(len(item.images)))),
-        ("control", Relation.CONTROL, used[-1], _control(item, used[-1], seed)),
-        *((f"missing-{operator}", Relation.MISSING, operator, _missing(item, operator)) for operator in used),
+        ("control", Relation.CONTROL, used[-1].value, _control(item, used[-1], seed)),
+        *((f"missing-{operator}", Relation.MISSING, operator.value, _missing(item, operator)) for operator in used),
     ]
     if item.substitute is not None:
         wanted.append(("substitute", Relation.SUBSTITUTE, "given", _given(item, item.substitute)))

@@ -286,6 +286,16 @@ def test_what_lies_outside_stays_and_what_lay_inside_does_not_matter(
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("name", list(cases()))
+def test_the_same_holds_for_large_holes(name: str, operator: Operator) -> None:
+    pixels, marked = cases()[name]
+    hole = hole_of(marked)
+    removed = remove(pixels, marked, operator)
+    assert np.array_equal(removed[~hole], pixels[~hole])
+    assert np.array_equal(remove(np.where(hole[..., None], 255 - pixels, pixels), marked, operator), removed)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("size", [(1, 9), (9, 1), (2, 3000), (3000, 20)])
 def test_narrow_images(size: tuple[int, int], operator: Operator) -> None:
     pixels = picture(*size)

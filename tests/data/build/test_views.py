@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from explicit_learning.data.build.views import (
     ViewInput,
     evidence_crop,
     make_views,
+    view_parameters,
 )
 from explicit_learning.data.rows import Relation
 
@@ -261,6 +263,14 @@ def test_operators_that_would_leak_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=expected):
         OperatorChoice(training=training, evaluation=evaluation)
+
+
+def test_the_manifest_can_hold_what_decides() -> None:
+    parameters = json.loads(json.dumps(view_parameters(CHOICE)))
+    assert parameters["training_operators"] == ["blur", "fill"]
+    assert parameters["evaluation_operator"] == "inpaint-ns"
+    assert parameters["control_distance_pixels"] == 2 * parameters["operators"]["dilation_pixels"] == 4
+    assert (parameters["paste_max_aspect_factor"], parameters["paste_max_enlargement"]) == (1.5, 3)
 
 
 @settings(max_examples=40)
