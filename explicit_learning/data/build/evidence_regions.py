@@ -171,5 +171,5 @@ def _fitting(box: SourceBox, size: tuple[int, int]) -> Iterator[BoxFormat]:
     shares = all(0 <= value <= 1 for value in box.values)
     order = [BoxFormat.NORMALISED] if shares else [BoxFormat.XYXY, BoxFormat.XYWH, BoxFormat.THOUSANDTHS]
     for form in order:
-        if form is not box.form and _why_not(box.values, form, size) is None:
+        if form is not box.form and min(box.values) >= 0 and _why_not(box.values, form, size) is None:
             yield form

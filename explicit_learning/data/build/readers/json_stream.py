@@ -28,6 +28,7 @@ __all__ = ["Member", "json_members"]
 _CHUNK = 1 << 18
 _SPACE = re.compile(r"[ \t\n\r]*")
 _MARK = "\ufeff"
+_ENDS = " \t\n\r,:]}"  # what may follow a value
 _TORN = 16  # characters: no literal and no escape sequence is longer
 
 
@@ -37,7 +38,7 @@ class Member:
 
     Attributes:
         name: The member of the outer object that it belongs to; ``None`` where the document is an array.
-        index: Its place in the array from 0; ``None`` where the member is no array.
+        index: Its place in the array from 0; ``None`` where the member is not an array.
         value: The value; ``None`` beside faults.
         faults: What is wrong with it, where it could be told from the next value.
     """
@@ -74,8 +75,11 @@ def json_members(stream: BinaryIO, *, file: str) -> Iterator[Member]:
 
 def _object_members(text: _Text) -> Iterator[Member]:
     text.skip(1)
-    while (sign := text.next_sign()) != "}":
-        if sign != '"':
+    if text.next_sign() == "}":
+        text.skip(1)
+        return
+    while True:
+        if text.next_sign() != '"':
             text.refuse("something else where a member's name should be", 'a name in quotes, or "}"', _FIX)
         name, faults = text.value()
         text.expect(":")
@@ -87,9 +91,10 @@ def _object_members(text: _Text) -> Iterator[Member]:
         else:
             value, wrong = text.value()
             yield Member(name=name, index=None, value=value, faults=wrong)
-        if text.next_sign() != "}":
-            text.expect(",")
-    text.skip(1)
+        if text.next_sign() == "}":
+            text.skip(1)
+            return
+        text.expect(",")
 
 
 def _elements(text: _Text) -> Iterator[tuple[Any, tuple[Fault, ...]]]:
@@ -165,8 +170,9 @@ class _Text:
             except ValueError as error:  # an integer of more digits than Python converts
                 found = str(error)
             else:
-                # A number at the buffer's end may go on.
-                if end < len(self._buffer) or self._ended:
+                # A number at the buffer's end may go on: "1" may be the start of "1.5e3".
+                after = self._buffer[end : end + 1]
+                if self._ended or (after and after in _ENDS) or end + _TORN < len(self._buffer):
                     return end
             if len(self._buffer) - self._place > MAX_BYTES:
                 self.refuse(f"a value of more than {MAX_BYTES:,} bytes, or broken JSON", "smaller values", _FIX)

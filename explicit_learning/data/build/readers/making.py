@@ -186,7 +186,8 @@ class _Making:
         except AmbiguousError as error:
             self._wrong(self._fields.first_place(name), f"both {error}", "one of them")
         except NotJsonError as error:
-            self._wrong(self._fields.first_place(name), f"a cell that is not JSON: {error}", "JSON, or plain text")
+            place, found = error.args
+            self._wrong(place, f"a cell that is not JSON: {found}", "JSON, or plain text")
         return self._fields.first_place(name), None
 
     def _quietly_named(self) -> str | None:
@@ -270,7 +271,8 @@ class _Making:
             return ()
         most = min(self._limits["choices"]["maxItems"], len(_LETTERS) if not isinstance(value[0], dict) else len(value))
         if not 1 < len(value) <= most:
-            self._wrong(place, f"{len(value):,} choices", f"2 to {most}")
+            shown = "a single choice" if len(value) == 1 else f"{len(value):,} choices"
+            self._wrong(place, shown, f"2 to {most}")
             return ()
         before = len(self.faults)
         choices = [self._one_choice(item, index, f"{place}/{index}") for index, item in enumerate(value)]

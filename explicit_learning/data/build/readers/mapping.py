@@ -42,7 +42,7 @@ class AmbiguousError(ValueError):
 
 
 class NotJsonError(ValueError):
-    """A cell that starts like JSON and is not."""
+    """A cell that starts like JSON and is not: its place, and what was found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ class FieldMap:
         for place in self.places.get(name, ()):
             value = self._at(row, place)
             if structured:
-                value = self._cell(value)
+                value = self._cell(value, place)
             if value is not None and not (self.has_cells and value == ""):
                 found.append((place, value))
         if len(found) > 1:
@@ -134,7 +134,7 @@ class FieldMap:
             return row[place]
         value: Any = row
         for part in place.split("."):
-            value = self._cell(value)
+            value = self._cell(value, place)
             if isinstance(value, dict):
                 value = value.get(part)
             elif isinstance(value, list) and part.isdecimal() and int(part[:9]) < len(value):
@@ -143,13 +143,13 @@ class FieldMap:
                 return None
         return value
 
-    def _cell(self, value: Any) -> Any:  # noqa: ANN401 - what the source holds
+    def _cell(self, value: Any, place: str) -> Any:  # noqa: ANN401 - what the source holds
         if not (self.has_cells and isinstance(value, str) and value.lstrip()[:1] in {"[", "{"}):
             return value
         try:
             return parse_json(value.encode(errors="surrogatepass"), gate=GATE, file="")
         except Refusal as refusal:
-            raise NotJsonError(refusal.faults[0].found) from None
+            raise NotJsonError(place, refusal.faults[0].found) from None
 
     def misspelt(self, names: Iterable[str]) -> tuple[tuple[str, str], ...]:
         """Return (name, field) for names that are nearly those of fields that a row could have had and has not."""

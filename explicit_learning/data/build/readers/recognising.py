@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.data.build.readers.csv import header_of
 from explicit_learning.data.build.readers.json_stream import json_members
-from explicit_learning.data.build.readers.watched import GATE, HEAD_BYTES, reading_errors
+from explicit_learning.data.build.readers.watched import GATE, HEAD_BYTES, reading_errors, require_content
 from explicit_learning.errors import Context, Refusal, found_text
-from explicit_learning.files.jsonl import MAX_LINE_BYTES
 from explicit_learning.files.os_errors import missing_file
 from explicit_learning.files.regular import open_regular
 from explicit_learning.files.strict_json import parse_json
@@ -41,6 +40,7 @@ _MAGIC = {
     b"GIF8": "an image",
 }
 _FILES, _SAVE = "JSON Lines, CSV, parquet or JSON", "save the rows in one of these forms"
+_FIRST_LINE_BYTES = 1 << 20  # of a first row that is looked at: parsing takes ten times as much memory
 _COCO_LISTS = re.compile(rb'"(?:questions|annotations)"\s*:\s*\[')
 _COCO_IMAGES = re.compile(rb'"images"\s*:\s*\[\s*\{')
 
@@ -103,6 +103,7 @@ def _file(path: Path) -> tuple[str, str]:
     with reading_errors(path), open_regular(path) as stream:
         head = stream.read(HEAD_BYTES)
         stream.seek(0)
+        require_content(path, head)
         text = head.removeprefix(BOM_UTF8).lstrip()
         if head.startswith(b"PAR1"):
             return "parquet", "a parquet file"
@@ -114,7 +115,7 @@ def _file(path: Path) -> tuple[str, str]:
         if text.startswith(b"["):
             return _of_row(_first_element(stream, path)), "a JSON array"
         if text.startswith(b"{"):
-            return _of_object(stream, head, path)
+            return _of_object(stream, path)
     if b"\0" not in head and header_of(head) is not None:
         return "csv", "a CSV file"
     first = found_text(head.split(b"\n", 1)[0].decode(errors="replace"))
@@ -125,22 +126,24 @@ def _first_element(stream: Any, path: Path) -> Any:  # noqa: ANN401 - a binary s
     return next((member.value for member in json_members(stream, file=str(path))), None)
 
 
-def _of_object(stream: Any, head: bytes, path: Path) -> tuple[str, str]:  # noqa: ANN401 - as above
+def _of_object(stream: Any, path: Path) -> tuple[str, str]:  # noqa: ANN401 - as above
     line = b""
-    while not line.strip() and (read := stream.readline(MAX_LINE_BYTES)):
+    while not line.strip() and (read := stream.readline(_FIRST_LINE_BYTES)):
         line = read.removeprefix(BOM_UTF8)
+    start = line + stream.read(_FIRST_LINE_BYTES - len(line))
     try:
         first = parse_json(line, gate=GATE, file=str(path))
     except Refusal:
         first = None
-    is_whole_line = line.endswith(b"\n") or len(line) < MAX_LINE_BYTES
+    is_long = not line.endswith(b"\n") and len(start) >= _FIRST_LINE_BYTES - len(BOM_UTF8)
     if isinstance(first, dict):
-        is_coco = isinstance(first.get("questions"), list) and bool(first.keys() & {"images", "annotations"})
+        lists = {name for name in ("questions", "images", "annotations") if isinstance(first.get(name), list)}
+        is_coco = "questions" in lists or ({"images", "annotations"} <= lists and "question" not in first)
         return ("coco-vqa", "a COCO document") if is_coco else (_of_row(first), "JSON Lines")
-    if _COCO_LISTS.search(head) or _COCO_IMAGES.search(head):
+    if _COCO_LISTS.search(start) or _COCO_IMAGES.search(start):
         return "coco-vqa", "a COCO document"
-    if is_whole_line and line.rstrip().endswith(b"}"):
-        return "jsonl", "JSON Lines"  # whose first row is broken: that row says so
+    if is_long or line.rstrip().endswith(b"}"):
+        return "jsonl", "JSON Lines"  # with a long first row, or a broken one, which says so itself
     raise _refusal(path, "one JSON object over several lines", "rows", "write one object a line, or an array")
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-__all__ = ["GATE", "HEAD_BYTES", "HashedReader", "WatchedFile", "reading_errors"]
+__all__ = ["GATE", "HEAD_BYTES", "HashedReader", "WatchedFile", "reading_errors", "require_content"]
 
 GATE = "source"
 HEAD_BYTES = 1 << 16
@@ -44,6 +44,19 @@ def reading_errors(path: Path) -> Iterator[None]:
         yield
     except (OSError, ValueError) as error:
         raise Refusal(read_fault(error, path, gate=GATE, expected="a readable source")) from None
+
+
+def require_content(path: Path, head: bytes) -> None:
+    """Look at a file's first bytes for what no form starts with.
+
+    Raises:
+        Refusal: If it is a Git LFS pointer, or UTF-16 text.
+    """
+    at = Context(gate=GATE, file=str(path))
+    if is_lfs_pointer(head):
+        raise at.refusal(found=LFS_POINTER, expected="the file", fix=LFS_FIX)
+    if head.startswith(UTF16_MARKS):
+        raise at.refusal(found="UTF-16 (byte-order mark)", expected="UTF-8", fix="save the file as UTF-8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +88,7 @@ class WatchedFile:
                 head = stream.read(HEAD_BYTES)
             with progress(f"hashing {path.name}", state[2], "B") as advance:
                 sha256 = sha256_file(path, advance)
-        at = Context(gate=GATE, file=str(path))
-        if is_lfs_pointer(head):
-            raise at.refusal(found=LFS_POINTER, expected="the file", fix=LFS_FIX)
-        if head.startswith(UTF16_MARKS):
-            raise at.refusal(found="UTF-16 (byte-order mark)", expected="UTF-8", fix="save the file as UTF-8")
+        require_content(path, head)
         file = cls(path=path, sha256=sha256, state=state, head=head)
         file.require_state()
         return file
@@ -93,7 +102,8 @@ class WatchedFile:
     def reading(self) -> Iterator[BinaryIO]:
         """Open the file for reading; what is left unread at the end is read too, and the whole is compared.
 
-        Nothing is compared where the body ends with an exception, or is closed early.
+        A refusal of the content is compared as well, for the content may be half of one version and half of another.
+        Nothing is compared where reading is broken off.
 
         Raises:
             Refusal: If the file cannot be read, or is not what it was when the source was opened.
@@ -102,13 +112,19 @@ class WatchedFile:
         with reading_errors(self.path):
             raw = HashedReader(self)
         with raw, io.BufferedReader(raw, CHUNK) as stream:
-            yield stream
-            with reading_errors(self.path):
-                while stream.read(CHUNK):
-                    pass
-            if raw.sha256 != self.sha256:
-                raise self._changed("other bytes than before")
+            try:
+                yield stream
+            except Refusal:
+                self._compare(stream, raw)
+                raise
+            self._compare(stream, raw)
         self.require_state()
+
+    def _compare(self, stream: BinaryIO, raw: HashedReader) -> None:
+        while stream.read(CHUNK):
+            pass
+        if raw.sha256 != self.sha256:
+            raise self._changed("other bytes than before") from None
 
     def require_state(self) -> None:
         """Compare what the system says of the file with what it said when the source was opened.
