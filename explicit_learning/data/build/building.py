@@ -17,7 +17,6 @@ from explicit_learning.data.build.duplicates import DEFAULT_NEAR_BITS, HASH_BITS
 from explicit_learning.data.build.folder import BuildingFolder
 from explicit_learning.data.build.images import PNG_LEVEL
 from explicit_learning.data.build.intake import take_in
-from explicit_learning.data.build.operators import operator_parameters
 from explicit_learning.data.build.pool import workers
 from explicit_learning.data.build.refusals import refuse_rows
 from explicit_learning.data.build.rendering import Rendering
@@ -27,7 +26,7 @@ from explicit_learning.data.build.splits import DEFAULT_SHARES, PARTS, Shares
 from explicit_learning.data.build.stopping import refuse_if_stopped
 from explicit_learning.data.build.taking import Taking
 from explicit_learning.data.build.viewing import make_all_views
-from explicit_learning.data.build.views import OperatorChoice
+from explicit_learning.data.build.views import OperatorChoice, view_parameters
 from explicit_learning.data.build.writing import MANIFEST, write_documents
 
 if TYPE_CHECKING:
@@ -193,9 +192,7 @@ def _options(source: Source, options: BuildOptions) -> dict[str, Any]:
         "split_column": options.split_column,
         "near_duplicates": options.near_bits,
         "hash_bits": HASH_BITS,
-        "training_operators": [operator.value for operator in options.operators.training],
-        "evaluation_operator": options.operators.evaluation.value,
-        "operators": operator_parameters(),
+        "views": view_parameters(options.operators),
         "paste_substitutes": options.paste_substitutes,
     }
 

@@ -14,7 +14,7 @@ from explicit_learning.data.build.stopping import refuse_if_stopped
 from explicit_learning.data.build.substitutes import question_key
 from explicit_learning.data.build.taking import TakenRow, take_rows
 from explicit_learning.errors import found_text
-from explicit_learning.files.atomic import fsync_file
+from explicit_learning.files.atomic import fsync_files
 from explicit_learning.files.progress import progress
 from explicit_learning.files.typed_json import to_json
 
@@ -78,17 +78,19 @@ def _chunks(rows: Iterator[SourceRow | RefusedRow]) -> Iterator[Sequence[SourceR
         yield chunk
 
 
-def _commit(state: State, root: Path, rows: Iterable[TakenRow | RefusedRow]) -> None:
+def _commit(state: State, root: Path, rows: Sequence[TakenRow | RefusedRow]) -> None:
     with state.transaction():
+        items = [row.item for row in rows if isinstance(row, TakenRow)]
+        note_files(state, root, (image for item in items for image in _images(item)))
         for row in rows:
             if isinstance(row, RefusedRow):
                 note_refused(state, row)
             else:
-                _note_taken(state, root, row)
+                _note_taken(state, row)
             state.set("rows_done", row.number + 1)
 
 
-def _note_taken(state: State, root: Path, row: TakenRow) -> None:
+def _note_taken(state: State, row: TakenRow) -> None:
     item = row.item
     if earlier := state.one("SELECT value FROM items WHERE item_id = ?", item.item_id):
         note_refused(state, _repeated(row, json.loads(earlier[0])["where"]))
@@ -101,11 +103,14 @@ def _note_taken(state: State, root: Path, row: TakenRow) -> None:
         asked(item.question, item.choices, item.images),
         _lending(item),
     )
-    note_files(state, root, (*item.images, *item.substitute_images, *(mask.image for mask in item.masks)))
     for pixels, hashed in row.pictures:
         state.run("INSERT OR IGNORE INTO pictures (pixels, hash) VALUES (?, ?)", pixels, hashed)
         state.run("INSERT INTO item_pictures SELECT ?, id FROM pictures WHERE pixels = ?", row.number, pixels)
     state.run_many("INSERT INTO told VALUES (?, ?)", [(row.number, text) for text in row.told])
+
+
+def _images(item: Item) -> Iterable[StoredImage]:
+    return (*item.images, *item.substitute_images, *(mask.image for mask in item.masks))
 
 
 def _repeated(row: TakenRow, where: str) -> RefusedRow:
@@ -131,14 +136,11 @@ def note_files(state: State, root: Path, images: Iterable[StoredImage]) -> None:
     Raises:
         OSError: If the disk is full or failing.
     """
-    for image in images:
-        if state.one("SELECT 1 FROM files WHERE path = ?", image.path) is None:
-            fsync_file(root / image.path)
-            state.run(
-                "INSERT INTO files (path, sha256, bytes, width, height) VALUES (?, ?, ?, ?, ?)",
-                image.path,
-                image.sha256,
-                image.bytes,
-                image.width,
-                image.height,
-            )
+    by_path = {image.path: image for image in images}
+    known = "SELECT 1 FROM files WHERE path = ?"
+    new = [image for path, image in by_path.items() if state.one(known, path) is None]
+    fsync_files(root / image.path for image in new)
+    state.run_many(
+        "INSERT INTO files (path, sha256, bytes, width, height) VALUES (?, ?, ?, ?, ?)",
+        [(image.path, image.sha256, image.bytes, image.width, image.height) for image in new],
+    )

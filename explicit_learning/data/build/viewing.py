@@ -19,7 +19,7 @@ from explicit_learning.files.progress import progress
 from explicit_learning.files.typed_json import to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from explicit_learning.data.build.pool import Workers
@@ -115,16 +115,16 @@ def _asker(item: Item) -> Asker:
     )
 
 
-def _commit(state: State, root: Path, rendered: Iterable[Rendered], *, paste: bool) -> None:
+def _commit(state: State, root: Path, rendered: Sequence[Rendered], *, paste: bool) -> None:
     with state.transaction():
+        note_files(state, root, (image for one in rendered for view in one.views for image in view.images))
         for one in rendered:
-            _note(state, root, one, paste=paste)
+            _note(state, one, paste=paste)
 
 
-def _note(state: State, root: Path, one: Rendered, *, paste: bool) -> None:
+def _note(state: State, one: Rendered, *, paste: bool) -> None:
     item = one.item
     for position, view in enumerate(one.views):
-        note_files(state, root, view.images)
         state.run(
             "INSERT INTO views VALUES (?, ?, ?, ?, ?, ?, ?)",
             one.number,
