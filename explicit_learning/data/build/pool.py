@@ -13,7 +13,7 @@ import signal
 from collections import deque
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from multiprocessing import connection
 from threading import Thread
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -23,21 +23,25 @@ from explicit_learning.errors import Context, ExitCode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Future
-    from contextlib import AbstractContextManager
-    from multiprocessing.synchronize import Lock
+    from multiprocessing.synchronize import Lock, Semaphore
 
-__all__ = ["Workers", "turn_for", "workers"]
+__all__ = ["ROOM", "ROOM_UNIT", "Workers", "room_for", "workers"]
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Pixels from which on a worker waits for its turn.
-LARGE_AREA = 1 << 22
-_turn: Lock | None = None
+# Pictures that all workers hold at once have at most so many pixels together, in units of so many: a worker takes 40
+# bytes a pixel. A picture of more has all the room.
+ROOM_UNIT = 1 << 18
+ROOM = 64
+_room: tuple[Lock, Semaphore] | None = None
 
 # Tasks under way for each worker: one at work, one waiting.
 _AHEAD = 2
-_PRELOADED = ["cv2", "numpy", "PIL.Image", "PIL.PngImagePlugin", "PIL.JpegImagePlugin", "PIL.WebPImagePlugin"]
+_PRELOADED = [
+    *("cv2", "numpy", "PIL.Image", "PIL.BmpImagePlugin", "PIL.JpegImagePlugin", "PIL.PngImagePlugin"),
+    *("PIL.WebPImagePlugin", "explicit_learning.data.build.rendering", "explicit_learning.data.build.taking"),
+]
 _BROKEN = Context(gate="program", exit_code=ExitCode.INTERNAL)
 
 
@@ -57,8 +61,9 @@ class Workers(Protocol):
 def workers(count: int) -> Iterator[Workers]:
     """Yield a function that applies another one in ``count`` processes, which end with the block."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*_PRELOADED, "explicit_learning.data.build.rendering"])
-    with ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(context.Lock(),)) as pool:
+    context.set_forkserver_preload(_PRELOADED)
+    begin = (context.Lock(), context.Semaphore(ROOM))
+    with ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=begin) as pool:
 
         def apply(function: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:
             waiting: deque[Future[R]] = deque()
@@ -93,10 +98,10 @@ def _no_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _begin(turn: Lock) -> None:
-    """Prepare a worker: it takes turns with the others at large pictures, and ends when its parent has ended."""
-    global _turn  # noqa: PLW0603 - a process's own, set once at its begin
-    _turn = turn
+def _begin(entry: Lock, room: Semaphore) -> None:
+    """Prepare a worker: it shares the room for pictures with the others, and ends when its parent has ended."""
+    global _room  # noqa: PLW0603 - a process's own, set once at its begin
+    _room = entry, room
     parent = multiprocessing.parent_process()
     if parent is not None:
         Thread(target=_wait_and_end, args=(parent.sentinel,), daemon=True).start()
@@ -107,10 +112,25 @@ def _wait_and_end(sentinel: int) -> None:
     os._exit(int(ExitCode.STOPPED))
 
 
-def turn_for(area: int) -> AbstractContextManager[object]:
-    """Return a context in which this worker alone holds large pictures, so that memory does not grow with the workers.
+@contextmanager
+def room_for(area: int) -> Iterator[None]:
+    """Wait until there is room for pictures beside those of the other workers, and hold it inside the block.
+
+    So memory grows neither with the workers nor with the pictures, beyond that of one picture.
 
     Args:
-        area: Pixels of the pictures that are held inside.
+        area: Pixels of all pictures that the block holds.
     """
-    return _turn if _turn is not None and area > LARGE_AREA else nullcontext()
+    if _room is None:
+        yield
+        return
+    entry, room = _room
+    units = min(-(-area // ROOM_UNIT), ROOM)
+    with entry:  # one at a time, or two that each have a part would wait for each other
+        for _ in range(units):
+            room.acquire()
+    try:
+        yield
+    finally:
+        for _ in range(units):
+            room.release()

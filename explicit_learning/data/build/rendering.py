@@ -10,7 +10,7 @@ import numpy as np
 from explicit_learning.data.answers import ABSTENTION
 from explicit_learning.data.build.images import load_picture, load_region, store_picture
 from explicit_learning.data.build.items import StoredView
-from explicit_learning.data.build.pool import turn_for
+from explicit_learning.data.build.pool import room_for
 from explicit_learning.data.build.regions import Box
 from explicit_learning.data.build.splits import EVALUATION, SFT
 from explicit_learning.data.build.views import LeftOut, ViewInput, make_views
@@ -92,7 +92,7 @@ def render_items(task: tuple[Rendering, Sequence[ToRender]]) -> list[Rendered]:
 def _render(one: ToRender, rendering: Rendering) -> Rendered:
     item, donor, root = one.item, one.donor, rendering.root
     named = (*item.images, *item.substitute_images, *(donor.images if donor else ()))
-    with turn_for(sum(image.width * image.height for image in named)):
+    with room_for(sum(image.width * image.height for image in named)):
         made = make_views(
             ViewInput(
                 item_id=item.item_id,

@@ -19,7 +19,7 @@ from explicit_learning.data.build.images import (
     store_region,
 )
 from explicit_learning.data.build.items import Item, Place, StoredMask
-from explicit_learning.data.build.pool import turn_for
+from explicit_learning.data.build.pool import room_for
 from explicit_learning.data.build.source import RefusedRow, RowFault, SourceRow
 from explicit_learning.data.build.views import evidence_place
 from explicit_learning.data.image_headers import bombs_are_errors
@@ -98,7 +98,7 @@ def _take(row: SourceRow, taking: Taking) -> TakenRow | RefusedRow:
     read_substitute = [read_image(one, f"substitute_images/{place}") for place, one in enumerate(row.substitute_images)]
     read_masks = [read_image(one, f"masks/{place}") for place, (_, one) in enumerate(row.masks)]
     area = sum(one.area for one in (*read, *read_substitute) if isinstance(one, ReadImage))
-    with turn_for(area):
+    with room_for(area):
         pictures = _good([_decoded(one) for one in read], faults)
         substitute = _good([_decoded(one) for one in read_substitute], faults)
         masks = _good([one if isinstance(one, RowFault) else decode_mask(one) for one in read_masks], faults)

@@ -187,6 +187,23 @@ def test_a_source_image_that_changes_between_the_passes_does_not_matter(
     assert snapshot(tmp_path / "out") == snapshot(tmp_path / "whole")
 
 
+@pytest.mark.usefixtures("_commits_at_once")
+def test_a_source_that_changes_while_it_is_read_is_refused(build: Build, tmp_path: Path) -> None:
+    source = drawn_source(tmp_path / "source", 12)
+    asked = []
+
+    def and_append() -> bool:
+        with source.open("a") as stream:
+            asked.append(stream.write("\n"))
+        return False
+
+    with pytest.raises(Refusal) as refusal:
+        build(source, tmp_path / "out", stop=and_append)
+    assert "the file changed while it was read" in refusal.value.faults[0].found
+    assert len(asked) < 5
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_folder_with_something_in_it_is_left_alone(build: Build, tmp_path: Path) -> None:
     source = drawn_source(tmp_path / "source", 12)
     (tmp_path / "out").mkdir()
@@ -310,21 +327,19 @@ def test_strict_stops_with_every_row_that_cannot_be_used(build: Build, tmp_path:
 # --- views that another row forbids -------------------------------------------------------------------------------
 
 
-def plain(tmp_path: Path, name: str, box: tuple[int, int, int, int] | None, colour: str) -> dict[str, Any]:
-    """Return a row on a flat background, with a box of a colour on it or none."""
+def plain(tmp_path: Path, name: str, colour: str, *, grid: int = 7) -> dict[str, Any]:
+    """Return a row with a box of a colour on a flat background with a grid of points."""
     pixels = np.full((64, 64, 3), 200, dtype=np.uint8)
-    pixels[::7, ::5] = 90
-    if box is not None:
-        pixels[box[1] : box[3], box[0] : box[2]] = COLOURS[colour]
+    pixels[::grid, ::5] = 90
+    pixels[10:24, 10:30] = COLOURS[colour]
     (tmp_path / "images").mkdir(exist_ok=True)
     Image.fromarray(pixels).save(tmp_path / "images" / f"{name}.png")
-    boxes = [] if box is None else [list(box)]
-    return {"id": name, "image": f"images/{name}.png", "question": "Which colour?", "answer": colour, "boxes": boxes}
+    image, boxes = f"images/{name}.png", [[10, 10, 30, 24]]
+    return {"id": name, "image": image, "question": "Which colour?", "answer": colour, "boxes": boxes}
 
 
 def test_views_that_contradict_another_row_are_left_out(build: Build, tmp_path: Path) -> None:
-    box = (10, 10, 30, 24)
-    rows = [plain(tmp_path, colour, box, colour) for colour in COLOURS]
+    rows = [plain(tmp_path, colour, colour) for colour in COLOURS]
     everything = Shares(evaluation=Fraction(0), sft=Fraction(0))
     # Each substitute shows what another row shows, to which that row gives the right answer: all of them agree.
     for row, other in zip(rows, [*rows[1:], rows[0]], strict=True):
@@ -340,19 +355,33 @@ def test_views_that_contradict_another_row_are_left_out(build: Build, tmp_path: 
     assert faults_of(tmp_path / "other") == []
 
 
-def test_a_trained_view_that_evaluation_shows_is_left_out(build: Build, tmp_path: Path) -> None:
-    rows = [plain(tmp_path, colour, (10, 10, 30, 24), colour) for colour in COLOURS]
-    for row, split in zip(rows, ("train", "train", "evaluation", "train"), strict=True):
-        row["split"] = split
-    source = write_jsonl(tmp_path / "rows.jsonl", rows)
-    # Pasting makes the very pictures of other rows; with equal pixels alone, nothing else keeps them apart.
+@pytest.mark.parametrize(
+    ("splits", "reason"),
+    [
+        (("train", "train", "evaluation"), "evaluation shows the same"),
+        (("evaluation", "evaluation", "train"), "training shows the same"),
+    ],
+)
+def test_a_pasted_picture_that_the_other_side_shows_is_left_out(
+    build: Build, tmp_path: Path, splits: tuple[str, str, str], reason: str
+) -> None:
+    # The blue box of the second row, pasted into the first one's picture, makes the third row's picture.
+    rows = [
+        plain(tmp_path, "red", "red"),
+        plain(tmp_path, "blue-elsewhere", "blue", grid=9),
+        plain(tmp_path, "blue", "blue"),
+    ]
+    rows = [row | {"split": split} for row, split in zip(rows, splits, strict=True)]
     built = build(
-        source,
+        write_jsonl(tmp_path / "rows.jsonl", rows),
         tmp_path / "out",
         split_column="split",
         near_bits=None,
         paste_substitutes=True,
-        shares=Shares(evaluation=Fraction(1, 4), sft=Fraction(0)),
+        shares=Shares(evaluation=Fraction(1, 2), sft=Fraction(0)),
     )
     assert faults_of(tmp_path / "out") == []
-    assert built.items == {"evaluation": 1, "sft": 0, "slots": 3}
+    assert built.left_out["SUBSTITUTE"][reason] == 1
+    left = {line["id"]: line["left_out"] for line in rows_of(tmp_path / "out" / "items.jsonl")}
+    assert left["red"] == [{"relation": "SUBSTITUTE", "reason": reason}]
+    assert left["blue-elsewhere"] == []

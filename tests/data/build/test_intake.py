@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,13 +21,13 @@ from explicit_learning.data.build.images import (
     store_picture,
     store_region,
 )
-from explicit_learning.data.build.pool import LARGE_AREA
 from explicit_learning.data.build.source import BoxFormat, RefusedRow, RowFault, SourceBox, SourceImage, SourceRow
 from explicit_learning.data.build.taking import TakenRow, Taking, take_rows
 from explicit_learning.data.images import decode_image
 from tests.support.drawn_source import drawn_picture
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 ORIENTATION = 0x0112  # EXIF's tag
@@ -187,25 +188,19 @@ def test_a_picture_at_the_limit_is_read_and_one_above_is_not() -> None:
     assert isinstance(read_image(SourceImage(name="a", data=png_header(4097, 4096)), "images/0"), RowFault)
 
 
-def test_large_pictures_wait_for_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_waits_for_room_for_all_its_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     areas: list[int] = []
-    turn_for = taking.turn_for
 
-    def noted(area: int) -> Any:
+    @contextmanager
+    def noted(area: int) -> Iterator[None]:
         areas.append(area)
-        return turn_for(area)
+        yield
 
-    monkeypatch.setattr(taking, "turn_for", noted)
-    take(
-        tmp_path,
-        row(
-            encoded(Image.new("RGB", (2100, 2000)), "PNG"),
-            substitute_images=(SourceImage(name="b", data=GOOD["png"]),),
-            substitute_answer="blue",
-        ),
-    )
+    monkeypatch.setattr(taking, "room_for", noted)
+    substitute = (SourceImage(name="b", data=GOOD["png"]),)
+    large = encoded(Image.new("RGB", (2100, 2000)), "PNG")
+    take(tmp_path, row(large, substitute_images=substitute, substitute_answer="blue"))
     assert areas == [2100 * 2000 + 48 * 48]
-    assert areas[0] > LARGE_AREA
 
 
 def test_names_that_rows_cannot_use_become_hashes(tmp_path: Path) -> None:
