@@ -100,9 +100,9 @@ def build_dataset(
         generator = _generator(source, options)
         with folder.state.transaction():
             folder.state.bind("taking", _taken_by(source, options))
-        if folder.state.get("published"):  # the process was killed between the renaming and the end
+        if folder.is_published:
             return _finish(folder, options)
-        folder.tidy()
+        folder.prepare()
         with workers(worker_count) as pool:
             _take(folder, source, options, pool, stop)
             _divide(folder, source, options)
@@ -117,8 +117,6 @@ def build_dataset(
         with folder.state.transaction():
             folder.state.set("identity", identity)
         folder.publish()
-        with folder.state.transaction():
-            folder.state.set("published", value=True)
         return _finish(folder, options)
     finally:
         folder.close()

@@ -45,15 +45,24 @@ class BuildingFolder:
         self.root = self.path / "dataset"
         if not self.path.is_dir():
             require_free(out)
-        self.root.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(parents=True, exist_ok=True)
         self.state = State(self.path / "state.sqlite")
 
-    def tidy(self) -> None:
-        """Remove what is not noted, such as a half-written file, and compare the sizes of what is.
+    @property
+    def is_published(self) -> bool:
+        """Whether the dataset has its name already: the process ended before it had removed the building folder."""
+        return bool(self.state.get("publishing")) and not self.root.exists()
+
+    def prepare(self) -> None:
+        """Make the dataset's folder; or remove what is not noted, such as a half-written file, and compare what is.
 
         Raises:
+            FileExistsError: If the folder that the dataset becomes has something in it.
             Refusal: If a file that is noted is missing, or has another size.
+            OSError: If nothing can be written.
         """
+        require_free(self.out)
+        self.root.mkdir(exist_ok=True)
         for path in self.root.rglob("*"):
             name = path.relative_to(self.root).as_posix()
             if path.is_file() and self.state.one("SELECT 1 FROM files WHERE path = ?", name) is None:
@@ -77,6 +86,8 @@ class BuildingFolder:
             OSError: If the disk is full or failing.
         """
         require_free(self.out)
+        with self.state.transaction():
+            self.state.set("publishing", value=True)
         folders = [self.root, *(path for path in self.root.rglob("*") if path.is_dir())]
         with progress("flushing folders", len(folders), "folders") as advance:
             for file in (path for path in self.root.iterdir() if path.is_file()):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from explicit_learning.data.build.items import asked
@@ -30,8 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMIT_SECONDS", "note_files", "take_in"]
 
-# Rows that a worker takes at once.
+# Rows that a worker takes at once, and bytes of pictures in them from which on it takes no more.
 _CHUNK = 8
+_CHUNK_BYTES = 1 << 22
 # What a kill can cost at most, beside the tasks under way.
 COMMIT_SECONDS = 1.0
 
@@ -74,8 +74,24 @@ def take_in(
 
 
 def _chunks(rows: Iterator[SourceRow | RefusedRow]) -> Iterator[Sequence[SourceRow | RefusedRow]]:
-    while chunk := list(islice(rows, _CHUNK)):
+    """Yield a few rows at a time; fewer where they bring their pictures along, which wait in memory."""
+    chunk: list[SourceRow | RefusedRow] = []
+    held = 0
+    for row in rows:
+        chunk.append(row)
+        held += _held_bytes(row)
+        if len(chunk) == _CHUNK or held >= _CHUNK_BYTES:
+            yield chunk
+            chunk, held = [], 0
+    if chunk:
         yield chunk
+
+
+def _held_bytes(row: SourceRow | RefusedRow) -> int:
+    if isinstance(row, RefusedRow):
+        return 0
+    named = (*row.images, *row.substitute_images, *(mask for _, mask in row.masks))
+    return sum(len(image.data) for image in named if image.data is not None)
 
 
 def _commit(state: State, root: Path, rows: Sequence[TakenRow | RefusedRow]) -> None:

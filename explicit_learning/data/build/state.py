@@ -44,6 +44,7 @@ CREATE TABLE IF NOT EXISTS views (
     held_out INTEGER NOT NULL, ask TEXT NOT NULL, shown TEXT NOT NULL, PRIMARY KEY (number, position)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS left_out (number INTEGER NOT NULL, relation TEXT NOT NULL, reason TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS left_out_by_item ON left_out (number);
 CREATE INDEX IF NOT EXISTS items_by_ask ON items (ask);
 CREATE INDEX IF NOT EXISTS items_by_lending ON items (part, lending, item_id);
 CREATE INDEX IF NOT EXISTS items_by_part ON items (part, item_id);

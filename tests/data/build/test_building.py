@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from explicit_learning.data.build import images, intake, viewing
+from explicit_learning.data.build import folder, images, intake, viewing
+from explicit_learning.data.build.folder import BuildingFolder
 from explicit_learning.data.build.splits import Shares
 from explicit_learning.data.dataset import check_dataset
 from explicit_learning.errors import ExitCode, Refusal
@@ -202,6 +203,37 @@ def test_a_source_that_changes_while_it_is_read_is_refused(build: Build, tmp_pat
     assert "the file changed while it was read" in refusal.value.faults[0].found
     assert len(asked) < 5
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("step", ["remove", "fsync_folder"])
+def test_an_end_between_the_name_and_the_clean_up_is_made_good(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    source = drawn_source(tmp_path / "source", 12)
+
+    def killed(place: Path | BuildingFolder) -> None:
+        if isinstance(place, BuildingFolder) or (tmp_path / "out").exists():
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BuildingFolder if step == "remove" else folder, step, killed)
+        with pytest.raises(KeyboardInterrupt):
+            build(source, tmp_path / "out")
+    before = snapshot(tmp_path / "out")
+    assert (tmp_path / "out.building").exists()
+    built = build(source, tmp_path / "out")
+    assert (snapshot(tmp_path / "out"), built.items["slots"]) == (before, 6)
+    assert not (tmp_path / "out.building").exists()
+
+
+def test_a_folder_that_fills_up_meanwhile_is_refused_before_more_is_done(build: Build, tmp_path: Path) -> None:
+    source = drawn_source(tmp_path / "source", 12)
+    (tmp_path / "out.building").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_text("keep")
+    with pytest.raises(FileExistsError):
+        build(source, tmp_path / "out")
+    assert not (tmp_path / "out.building" / "dataset").exists()
 
 
 def test_a_folder_with_something_in_it_is_left_alone(build: Build, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from explicit_learning.data.answers import Choice
-from explicit_learning.data.build import images, taking
+from explicit_learning.data.build import images, intake, taking
 from explicit_learning.data.build.images import (
     MAX_BUILD_PIXELS,
     decode_picture,
@@ -237,3 +237,12 @@ def test_an_image_file_beyond_the_limit_is_not_read_whole(tmp_path: Path, monkey
     taken = take(tmp_path / "out", row(tmp_path / "a.png"))
     assert isinstance(taken, RefusedRow)
     assert taken.faults[0].found == '"a": more than 100 bytes'
+
+
+def test_rows_that_bring_large_pictures_along_are_taken_a_few_at_a_time() -> None:
+    def lengths(size: int) -> list[int]:
+        return [len(chunk) for chunk in intake._chunks(iter([row(b"x" * size) for _ in range(20)]))]
+
+    assert lengths(100) == [8, 8, 4]
+    assert lengths(1 << 20) == [4, 4, 4, 4, 4]
+    assert lengths(5 << 20) == [1] * 20

@@ -99,15 +99,15 @@ def test_what_a_build_depends_on_is_compared(tmp_path: Path) -> None:
 def test_what_is_not_noted_is_removed_and_what_is_noted_must_be_there(tmp_path: Path) -> None:
     folder = BuildingFolder(tmp_path / "out")
     kept, torn = folder.root / "images" / "kept.png", folder.root / "images" / "torn.png"
-    kept.parent.mkdir()
+    kept.parent.mkdir(parents=True)
     kept.write_bytes(b"12345")
     torn.write_bytes(b"1")
     folder.state.run("INSERT INTO files (path, sha256, bytes, width, height) VALUES ('images/kept.png', '', 5, 1, 1)")
-    folder.tidy()
+    folder.prepare()
     assert (kept.exists(), torn.exists()) == (True, False)
     kept.write_bytes(b"123")
     with pytest.raises(Refusal) as refusal:
-        folder.tidy()
+        folder.prepare()
     folder.close()
     assert (refusal.value.faults[0].file, refusal.value.faults[0].found) == (str(kept), "3 bytes")
 
