@@ -1,11 +1,11 @@
-"""`el data`: the embedded dataset (`digits`), and what is in a dataset (`show`)."""
+"""`el data`: the embedded dataset (`digits`), one of a person's own rows (`build`), and what is in one (`show`)."""
 
 from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING
 
-from explicit_learning.cli import data_show
+from explicit_learning.cli import data_build, data_show
 from explicit_learning.cli.numbers import seed
 from explicit_learning.cli.output import add_json_argument, answer
 from explicit_learning.cli.paths import folder_path
@@ -29,13 +29,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     digits.add_argument("--size", choices=("demo", "quick"), default="demo", help="how much (default demo)")
     add_json_argument(digits)
     digits.set_defaults(run_kind=_run_digits)
+    text = "a dataset from your own images, questions, answers and evidence; the same command again goes on"
+    built = kinds.add_parser("build", help=text, description=text[0].upper() + text[1:] + ".")
+    data_build.add_arguments(built)
+    built.set_defaults(run_kind=data_build.run)
     looked_at = kinds.add_parser("show", help="what is in a dataset, in figures and as a contact sheet")
     data_show.add_arguments(looked_at)
     looked_at.set_defaults(run_kind=data_show.run)
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    """Make or show a dataset."""
+    """Make a dataset, or show one."""
     code: ExitCode = args.run_kind(args)
     return code
 

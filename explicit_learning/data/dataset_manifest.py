@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MANIFEST_NAME",
     "MAX_MANIFEST_BYTES",
+    "REFUSED_NAME",
     "Asset",
     "Counts",
     "DatasetManifest",
@@ -32,6 +33,8 @@ __all__ = [
 
 # What the kit calls the manifest of a dataset that it makes.
 MANIFEST_NAME = "dataset-manifest.json"
+# Beside it: the rows of the source that a build left out, and why.
+REFUSED_NAME = "refused.jsonl"
 # An image takes about 200 bytes: this is room for more than a million.
 MAX_MANIFEST_BYTES = 256 * 1024 * 1024
 

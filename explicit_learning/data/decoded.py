@@ -22,7 +22,7 @@ from explicit_learning.files.progress import progress
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
-__all__ = ["Decoded", "decode_all"]
+__all__ = ["Decoded", "decode_all", "pixels_sha256"]
 
 THREADS = 8
 FIELDS = 5  # hash of the file, hash of the pixels, transparent, blank, hash of these four
@@ -71,10 +71,16 @@ def _decode(path: Path) -> Decoded | Exception:
         image, transparent = decode_guarded(path)
     except Exception as error:  # noqa: BLE001 - a damaged image makes Pillow raise anything
         return error
-    digest = hashlib.sha256(f"{image.width}x{image.height}:".encode())
-    digest.update(image.tobytes())
     blank = image.getcolors(1) is not None
-    return Decoded(pixels=digest.hexdigest(), transparent=transparent, blank=blank)
+    pixels = pixels_sha256(image.width, image.height, image.tobytes())
+    return Decoded(pixels=pixels, transparent=transparent, blank=blank)
+
+
+def pixels_sha256(width: int, height: int, rgb: bytes | memoryview) -> str:
+    """Return the SHA-256 of an image's size and of its RGB pixels, row by row: equal for what is shown alike."""
+    digest = hashlib.sha256(f"{width}x{height}:".encode())
+    digest.update(rgb)
+    return digest.hexdigest()
 
 
 def _memory_file(outside: Path) -> Path | None:

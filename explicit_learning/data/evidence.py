@@ -7,13 +7,12 @@ grid), where the shares are counted exactly, in integers; overlapping boxes cove
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 from typing import TYPE_CHECKING
 
 from explicit_learning.data.asset_paths import AssetFolder
 from explicit_learning.data.image_headers import bombs_are_errors, open_image
+from explicit_learning.data.keys import keyed_digest
 from explicit_learning.errors import Context, ExitCode
 
 if TYPE_CHECKING:
@@ -210,8 +209,7 @@ def evidence_donors(group_ids: Iterable[str], *, seed: int) -> dict[str, str]:
     """
 
     def key(group_id: str) -> bytes:
-        text = json.dumps([_SHUFFLE_DOMAIN, seed, group_id], separators=(",", ":"))
-        return hashlib.sha256(text.encode()).digest()
+        return keyed_digest(_SHUFFLE_DOMAIN, seed, group_id)
 
     cycle = sorted(set(group_ids), key=key)
     return dict(zip(cycle, cycle[1:] + cycle[:1], strict=True))

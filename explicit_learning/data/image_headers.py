@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from explicit_learning.files.os_errors import read_fault
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+    from typing import BinaryIO
 
     from PIL.Image import Image
 
@@ -27,11 +29,14 @@ if TYPE_CHECKING:
 __all__ = [
     "FORMATS",
     "MAX_PIXELS",
+    "Problem",
     "TooManyPixelsError",
     "bombs_are_errors",
     "header_fault",
+    "header_problem",
     "open_image",
     "unread_fault",
+    "unreadable",
 ]
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
@@ -75,8 +80,11 @@ def bombs_are_errors() -> Iterator[None]:
         yield
 
 
-def open_image(path: Path) -> Image:
+def open_image(source: Path | BinaryIO) -> Image:
     """Open an image of a permitted format and size; no pixel is decoded. Enter `bombs_are_errors` around it.
+
+    Args:
+        source: The file, or a stream of its bytes, which is read from its beginning.
 
     Raises:
         TooManyPixelsError: If it has more than `MAX_PIXELS` pixels.
@@ -86,7 +94,7 @@ def open_image(path: Path) -> Image:
     from PIL import Image
 
     try:
-        image = Image.open(path, formats=FORMATS)
+        image = Image.open(source, formats=FORMATS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise TooManyPixelsError(f"more than {MAX_PIXELS:,} pixels") from None
     if image.width * image.height > MAX_PIXELS:
@@ -94,6 +102,36 @@ def open_image(path: Path) -> Image:
         image.close()
         raise TooManyPixelsError(f"{pixels:,} pixels")
     return image
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What is wrong with an image: what was found, what was expected, what to do."""
+
+    found: str
+    expected: str
+    fix: str
+
+
+def header_problem(stream: BinaryIO) -> Problem | tuple[int, int]:
+    """Return what is wrong with an image file, or its (width, height) after EXIF rotation, in pixels.
+
+    Args:
+        stream: The file's bytes. Enter `bombs_are_errors` around it.
+
+    Raises:
+        Exception: Whatever Pillow raises on a broken header; `unreadable` says what that means.
+    """
+    with open_image(stream) as image:
+        shown = _shown_size(stream, image)
+        whole = _is_whole(stream, image)
+        pictures = getattr(image, "n_frames", 1) if image.format in ANIMATED_FORMATS else 1
+    if not whole:
+        return Problem(found="the file ends before the image does", expected="a whole image", fix="restore the file")
+    if pictures > 1:
+        fix = "save the picture that is meant as a file of its own"
+        return Problem(found=f"an animation of {pictures} pictures", expected="one picture", fix=fix)
+    return shown
 
 
 def header_fault(path: Path, asset: Asset, at: Context, pointer: str) -> Fault | None:
@@ -106,27 +144,22 @@ def header_fault(path: Path, asset: Asset, at: Context, pointer: str) -> Fault |
         pointer: Where the entry is in the manifest.
     """
     try:
-        with open_image(path) as image:
-            shown = _shown_size(path, image)
-            whole = _is_whole(path, image)
-            pictures = getattr(image, "n_frames", 1) if image.format in ANIMATED_FORMATS else 1
+        with path.open("rb") as stream:
+            read = header_problem(stream)
     except Exception as error:  # noqa: BLE001 - a broken header makes Pillow raise anything, SyntaxError included
         if unread := unread_fault(error, path, at, pointer, asset.path):
             return unread
-        found, expected, fix = _unreadable(error)
-    else:
-        if not whole:
-            found, expected, fix = "the file ends before the image does", "a whole image", "restore the file"
-        elif pictures > 1:
-            found, expected = f"an animation of {pictures} pictures", "one picture"
-            fix = "save the picture that is meant as a file of its own"
-        elif shown != (asset.width, asset.height):
-            found = f"{shown[0]} by {shown[1]} pixels after EXIF rotation"
-            expected = f"{asset.width} by {asset.height} pixels, as listed"
-            fix = "correct the listed size, or restore the image"
-        else:
-            return None
-    return at.fault(pointer=pointer, found=f"{found_text(asset.path)}: {found}", expected=expected, fix=fix)
+        read = unreadable(error)
+    if read == (asset.width, asset.height):
+        return None
+    if not isinstance(read, Problem):
+        read = Problem(
+            found=f"{read[0]} by {read[1]} pixels after EXIF rotation",
+            expected=f"{asset.width} by {asset.height} pixels, as listed",
+            fix="correct the listed size, or restore the image",
+        )
+    found = f"{found_text(asset.path)}: {read.found}"
+    return at.fault(pointer=pointer, found=found, expected=read.expected, fix=read.fix)
 
 
 def unread_fault(error: Exception, path: Path, at: Context, pointer: str | None, name: str) -> Fault | None:
@@ -138,58 +171,57 @@ def unread_fault(error: Exception, path: Path, at: Context, pointer: str | None,
     return at.fault(pointer=pointer, found=found, expected=fault.expected, fix=fault.fix, exit_code=fault.exit_code)
 
 
-def _unreadable(error: Exception) -> tuple[str, str, str]:
-    """Return found, expected and fix for an image that cannot be opened."""
+def unreadable(error: Exception) -> Problem:
+    """Return why an image cannot be opened."""
     from PIL import UnidentifiedImageError
 
     if isinstance(error, UnidentifiedImageError):
         expected = f"an image of one of the formats {', '.join(FORMATS)}"
-        return "not such an image", expected, "replace or convert the file"
+        return Problem(found="not such an image", expected=expected, fix="replace or convert the file")
     if isinstance(error, TooManyPixelsError):
         fix = "scale the image down: a processor would do it anyway"
-        return str(error), f"at most {MAX_PIXELS:,} pixels", fix
+        return Problem(found=str(error), expected=f"at most {MAX_PIXELS:,} pixels", fix=fix)
     if METADATA_LIMIT_NAME in str(error):
         expected = "at most 1 MiB of each colour profile or text beside the pixels"
-        return "a larger colour profile or text", expected, STRIP
-    return f"broken: {error}", "a whole image", "restore the file"
+        return Problem(found="a larger colour profile or text", expected=expected, fix=STRIP)
+    return Problem(found=f"broken: {error}", expected="a whole image", fix="restore the file")
 
 
-def _shown_size(path: Path, image: Image) -> tuple[int, int]:
+def _shown_size(stream: BinaryIO, image: Image) -> tuple[int, int]:
     """Return (width, height) after EXIF rotation."""
     from PIL import Image as Images
 
     # A PNG may have its EXIF block behind the pixels; Pillow's own getexif for PNG decodes them all to look.
-    if image.format == "PNG" and "exif" not in image.info and _has_late_metadata(path):
+    if image.format == "PNG" and "exif" not in image.info and _has_late_metadata(stream):
         image.load()
     orientation = Images.Image.getexif(image).get(_ORIENTATION_TAG, 1)
     return (image.height, image.width) if orientation in _SWAPPED_ORIENTATIONS else image.size
 
 
-def _has_late_metadata(path: Path) -> bool:
+def _has_late_metadata(stream: BinaryIO) -> bool:
     """Return whether a PNG has a chunk behind its pixels that could hold an orientation."""
-    pixels_seen = False
-    with path.open("rb") as stream:
-        stream.seek(8)
-        while len(head := stream.read(8)) == 8:  # noqa: PLR2004 - four bytes of length, four of type
-            kind = head[4:]
-            pixels_seen = pixels_seen or kind == b"IDAT"
-            if pixels_seen and kind in _METADATA_CHUNKS:
-                return True
-            stream.seek(int.from_bytes(head[:4], "big") + 4, 1)
-    return False
+    place = stream.tell()
+    pixels_seen = found = False
+    stream.seek(8)
+    while not found and len(head := stream.read(8)) == 8:  # noqa: PLR2004 - four bytes of length, four of type
+        kind = head[4:]
+        pixels_seen = pixels_seen or kind == b"IDAT"
+        found = pixels_seen and kind in _METADATA_CHUNKS
+        stream.seek(int.from_bytes(head[:4], "big") + 4, 1)
+    stream.seek(place)  # the image is read from the same stream
+    return found
 
 
-def _is_whole(path: Path, image: Image) -> bool:
+def _is_whole(stream: BinaryIO, image: Image) -> bool:
     """Return whether the file has the end that its format asks for."""
-    with path.open("rb") as stream:
-        size = stream.seek(0, 2)
-        stream.seek(max(0, size - _TAIL_BYTES))
-        tail = stream.read()
-        if image.format == "PNG":
-            return b"IEND\xae\x42\x60\x82" in tail
-        if image.format == "JPEG":
-            return b"\xff\xd9" in tail
-        if image.format == "WEBP":
-            stream.seek(4)
-            return int.from_bytes(stream.read(4), "little") + 8 <= size
-    return True
+    place, size = stream.tell(), stream.seek(0, 2)
+    stream.seek(max(0, size - _TAIL_BYTES))
+    tail = stream.read()
+    stream.seek(4)
+    length = int.from_bytes(stream.read(4), "little")
+    stream.seek(place)
+    if image.format == "PNG":
+        return b"IEND\xae\x42\x60\x82" in tail
+    if image.format == "JPEG":
+        return b"\xff\xd9" in tail
+    return image.format != "WEBP" or length + 8 <= size

@@ -26,6 +26,8 @@ from explicit_learning.errors import Context, ExitCode, Refusal, found_text
 from explicit_learning.files.atomic import write_bytes
 
 if TYPE_CHECKING:
+    from typing import BinaryIO
+
     from PIL.Image import Image
 
     from explicit_learning.data.rows import ImageRef
@@ -56,12 +58,16 @@ def decode_image(path: Path) -> Image:
         return decode_guarded(path)[0]
 
 
-def decode_guarded(path: Path) -> tuple[Image, bool]:
-    """Return what `decode_image` does, and whether pixels are transparent. Enter `bombs_are_errors` around it."""
+def decode_guarded(source: Path | BinaryIO) -> tuple[Image, bool]:
+    """Return what `decode_image` does, and whether pixels are transparent. Enter `bombs_are_errors` around it.
+
+    Args:
+        source: The file, or a stream of its bytes.
+    """
     from PIL import Image as Images
     from PIL import ImageOps
 
-    with open_image(path) as image:
+    with open_image(source) as image:
         upright = ImageOps.exif_transpose(image)
     if upright.mode.startswith("I"):
         # Pillow's point() on a 16-bit image takes a linear function only.

@@ -12,6 +12,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING
 
+from explicit_learning.data.keys import keyed_digest
 from explicit_learning.data.rows import slot_to_json
 
 if TYPE_CHECKING:
@@ -62,7 +63,6 @@ def training_order(slot_ids: Iterable[str], *, data_seed: int, visit: int) -> tu
         raise ValueError("a slot id occurs twice")
 
     def key(slot_id: str) -> bytes:
-        text = json.dumps([_ORDER_DOMAIN, data_seed, visit, slot_id], separators=(",", ":"))
-        return hashlib.sha256(text.encode()).digest()
+        return keyed_digest(_ORDER_DOMAIN, data_seed, visit, slot_id)
 
     return tuple(sorted(ids, key=key))

@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,12 +23,13 @@ from typing import TYPE_CHECKING, Any
 from explicit_learning.files.limits import note_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from typing import BinaryIO
 
 __all__ = [
     "TEMPORARY_PREFIX",
     "fsync_file",
+    "fsync_files",
     "fsync_folder",
     "new_file",
     "new_folder",
@@ -35,8 +37,10 @@ __all__ = [
     "write_bytes",
     "write_json",
     "write_text",
+    "write_unflushed",
 ]
 
+FLUSHING_THREADS = 8
 # What a kill leaves behind starts with this, so that clean-up and verification do not take it for data.
 TEMPORARY_PREFIX = ".writing-"
 
@@ -61,10 +65,41 @@ def fsync_file(path: Path) -> None:
         os.close(handle)
 
 
+def fsync_files(paths: Iterable[Path]) -> None:
+    """Flush many files to the disk, several at once: file systems join what waits together.
+
+    Raises:
+        OSError: For the first file that cannot be flushed.
+    """
+    with ThreadPoolExecutor(FLUSHING_THREADS) as pool:
+        list(pool.map(fsync_file, paths))
+
+
 def write_bytes(path: Path, data: bytes, *, mode: int = 0o666) -> None:
     """Write a file whole or not at all (see `new_file`)."""
     with new_file(path, mode=mode) as stream:
         stream.write(data)
+
+
+def write_unflushed(path: Path, data: bytes) -> None:
+    """Write a file that other processes see whole or not at all; after a power cut it may be anything.
+
+    It is for many small files that can be made again, and that are flushed together (see `fsync_files`).
+
+    Raises:
+        OSError: If it cannot be written; nothing is left then.
+    """
+    handle, name = tempfile.mkstemp(prefix=TEMPORARY_PREFIX, dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            _set_mode(stream.fileno(), 0o666 & ~_umask(), path.parent)
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 @contextmanager

@@ -26,12 +26,12 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def progress(label: str, total: int, unit: str = "") -> Iterator[Callable[[int], None]]:
+def progress(label: str, total: int | None, unit: str = "") -> Iterator[Callable[[int], None]]:
     """Yield a function that advances the progress by a number of ``unit``.
 
     Args:
         label: What is being done, as a phrase.
-        total: How much there is to do, in ``unit``.
+        total: How much there is to do, in ``unit``; ``None`` where nobody knows.
         unit: Name of the unit (``""`` for plain counts, ``"B"`` for bytes).
     """
     if sys.stderr.isatty():
@@ -42,7 +42,7 @@ def progress(label: str, total: int, unit: str = "") -> Iterator[Callable[[int],
 
 
 @contextmanager
-def _bar(label: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+def _bar(label: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -53,7 +53,7 @@ def _bar(label: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
         yield lambda amount: display.advance(task, amount)
 
 
-def _lines(label: str, total: int, unit: str) -> Callable[[int], None]:
+def _lines(label: str, total: int | None, unit: str) -> Callable[[int], None]:
     started = last = time.monotonic()
     done = 0
 
@@ -64,6 +64,7 @@ def _lines(label: str, total: int, unit: str) -> Callable[[int], None]:
         if now - started > QUIET_SECONDS and now - last > LINE_SECONDS:
             last = now
             scale, name = (1e6, "MB") if unit == "B" else (1, unit)
-            say(f"{label}: {done / scale:,.0f} of {total / scale:,.0f} {name}".rstrip())
+            of_total = "" if total is None else f" of {total / scale:,.0f}"
+            say(f"{label}: {done / scale:,.0f}{of_total} {name}".rstrip())
 
     return advance

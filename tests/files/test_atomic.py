@@ -174,3 +174,28 @@ def test_modes_follow_the_umask(tmp_path: Path, umask: int, file: int, folder: i
         os.umask(before)
     modes = {str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
     assert modes == {"file": file, "folder": folder, "folder/inside": folder, "folder/inside/file": file}
+
+
+def test_an_unflushed_file_is_whole_or_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    atomic.write_unflushed(tmp_path / "file", b"old")
+    assert ((tmp_path / "file").read_bytes(), names(tmp_path)) == (b"old", ["file"])
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(atomic, "_set_mode", full)
+    with pytest.raises(OSError, match="No space left"):
+        atomic.write_unflushed(tmp_path / "file", b"new")
+    assert ((tmp_path / "file").read_bytes(), names(tmp_path)) == (b"old", ["file"])
+
+
+def test_many_files_are_flushed_and_an_error_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed = []
+    monkeypatch.setattr(atomic, "fsync_file", flushed.append)
+    paths = [tmp_path / str(number) for number in range(20)]
+    atomic.fsync_files(paths)
+    assert sorted(flushed) == sorted(paths)
+    monkeypatch.undo()
+    with pytest.raises(FileNotFoundError):
+        atomic.fsync_files(paths)

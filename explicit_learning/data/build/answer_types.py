@@ -125,8 +125,9 @@ _COMMA = re.compile(r"[+-]?\d+(?:[.,]\d+)*,\d+")
 _POINT_GROUPS = re.compile(r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+")
 _CURRENCY = "$\u20ac\u00a3\u00a5\u20b9"
 _WITH_UNIT = re.compile(
-    rf"[{_CURRENCY}] ?[+-]?\d[\d.,' ]*|[+-]?\d[\d.,' /]*(?:[{_CURRENCY}]|[^\W\d_][^\W\d_]{{0,11}}[\u00b2\u00b3]?"
-    rf"(?:/[^\W\d_]{{1,8}}[\u00b2\u00b3]?)?|\u00b0 ?[CF]?)"
+    r"(?!\d+(?:st|nd|rd|th)$)"
+    rf"(?:[{_CURRENCY}] ?[+-]?\d[\d.,' ]*|[+-]?\d[\d.,' /]*(?:[{_CURRENCY}]|[^\W\d_][^\W\d_]{{0,11}}[\u00b2\u00b3]?"
+    rf"(?:/[^\W\d_]{{1,8}}[\u00b2\u00b3]?)?|\u00b0 ?[CF]?))"
 )
 
 

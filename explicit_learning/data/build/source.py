@@ -121,17 +121,27 @@ class RefusedRow:
 
 
 class Source(Protocol):
-    """An opened source.
+    """An opened source."""
 
-    Attributes:
-        form: Name of its form, such as ``jsonl``.
-        files: The files that it consists of, without the images.
-        mapping: For each field of a row, the source's own field that it is taken from.
-    """
+    @property
+    def form(self) -> str:
+        """Name of its form, such as ``jsonl``."""
 
-    form: str
-    files: tuple[SourceFile, ...]
-    mapping: Mapping[str, str]
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        """The files that it consists of, without the images."""
+
+    @property
+    def mapping(self) -> Mapping[str, str]:
+        """For each field of a row, the source's own field that it is taken from."""
+
+    @property
+    def box_format(self) -> BoxFormat:
+        """What the four numbers of a box mean."""
+
+    @property
+    def images(self) -> Path:
+        """The folder that the images' paths start at."""
 
     def rows(self, start: int = 0) -> Iterator[SourceRow | RefusedRow]:
         """Read the rows as a stream, in order, from a row number on.

@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from explicit_learning.data.dataset_manifest import REFUSED_NAME
 from explicit_learning.data.preflight import asked_certificate, asked_slot
 from explicit_learning.data.preflight_tokens import BATCH
 from explicit_learning.data.reading import stream_sft_rows, stream_slot_rows
@@ -31,11 +32,10 @@ if TYPE_CHECKING:
     from explicit_learning.data.summary.sampling import GroupSample
     from explicit_learning.errors import FaultCollector
 
-__all__ = ["REFUSED_NAME", "DataSummary", "ImageSize", "Images", "Operator", "summarise"]
+__all__ = ["DataSummary", "ImageSize", "Images", "Operator", "summarise"]
 
 SCHEMA_VERSION = 1
 # Where a build writes which rows of its source it left out, beside the manifest.
-REFUSED_NAME = "refused.jsonl"
 SIZES = 5
 
 

@@ -59,7 +59,7 @@ ROW = SourceRow(
         ("5 €", "text", ["UNIT"]),
         ("1,200 kg", "text", ["UNIT", "THOUSANDS"]),
         ("3 red cars", "text", []),
-        ("2nd", "text", ["UNIT"]),
+        ("2nd", "text", []),
         ("B12", "text", []),
         ("3:45", "text", []),
     ],

@@ -138,8 +138,8 @@ def test_an_opened_source_says_what_it_is(folder: Path) -> None:
 
 
 def write_form(folder: Path, form: str) -> Path:
-    """Write a source of 2,000 rows in a form: more than any buffer holds."""
-    rows: list[dict[str, Any]] = [ROW | {"question": f"q{number}"} for number in range(2000)]
+    """Write a source of 600 rows in a form: more than any buffer holds."""
+    rows: list[dict[str, Any]] = [ROW | {"question": f"q{number}"} for number in range(600)]
     path = folder / "source"
     if form == "csv":
         lines = [",".join(row.values()) for row in rows]

@@ -52,7 +52,7 @@ VALUES = st.recursive(
 )
 GOOD = {"image": "a.png", "question": "q", "answer": "7", "bbox": [1, 1, 3, 3]}
 ROWS = st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=6).map(lambda changes: GOOD | changes)
-FEW = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def check(row: SourceRow | RefusedRow) -> None:
@@ -180,7 +180,7 @@ def test_any_columns(folder: Path, columns: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("form", ["auto", *FORMS])
 @given(data=st.binary(max_size=200) | st.text(alphabet='{}[]",:;\n\\ a1', max_size=80).map(str.encode))
-@settings(FEW, max_examples=80)
+@settings(FEW, max_examples=30)
 def test_any_bytes(folder: Path, form: str, data: bytes) -> None:
     (folder / "any").write_bytes(data)
     read_all(folder / "any", form)
@@ -188,7 +188,7 @@ def test_any_bytes(folder: Path, form: str, data: bytes) -> None:
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv", "parquet/train-00000-of-00001.parquet", "coco-vqa.json"])
 @given(place=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255), cut=st.booleans())
-@settings(FEW, max_examples=60)
+@settings(FEW, max_examples=30)
 def test_a_sample_with_any_damage(folder: Path, name: str, place: float, byte: int, cut: bool) -> None:
     data = bytearray((SCHEMAS.parent / "examples" / name).read_bytes())
     at = int(place * len(data))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sqlite3
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -420,6 +421,22 @@ def test_coco_ids_that_lead_nowhere_or_to_two_entries(
 def test_a_coco_source_without_questions_is_refused(folder: Path) -> None:
     (folder / "c.json").write_text(json.dumps({"images": [{"id": 1}], "annotations": []}), encoding="utf-8")
     assert refusal(folder / "c.json", form="coco-vqa").found == "a source without questions"
+
+
+def test_a_full_disk_under_the_temporary_database_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = sqlite3.connect
+
+    def small(name: str, **options: Any) -> sqlite3.Connection:
+        database = real(name, **options)
+        database.execute("PRAGMA max_page_count=8")
+        return database
+
+    monkeypatch.setattr(sqlite3, "connect", small)
+    images = [{"id": number, "file_name": "a" * 500} for number in range(200)]
+    (folder / "c.json").write_text(json.dumps(coco() | {"images": images}), encoding="utf-8")
+    fault = refusal(folder / "c.json")
+    assert fault.found == "the temporary database of images and annotations: database or disk is full"
+    assert fault.exit_code is ExitCode.IO
 
 
 # --- Visual-CoT and LLaVA -----------------------------------------------------------------------------------------
