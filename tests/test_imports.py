@@ -19,7 +19,9 @@ REPORT = f"import json, sys; print(json.dumps([name for name in {HEAVY} if name 
 # They compute on arrays, and are imported by what makes datasets alone.
 ARRAYS = (
     "explicit_learning.data.digits",
-    *(f"explicit_learning.data.build.{name}" for name in ("operators", "regions", "substitutes", "views")),
+    "explicit_learning.data.build",
+    "explicit_learning.cli.data",
+    "explicit_learning.cli.data_build",
 )
 
 IMPORT_ALL = """

@@ -27,7 +27,8 @@ from explicit_learning.data.build.stopping import refuse_if_stopped
 from explicit_learning.data.build.taking import Taking
 from explicit_learning.data.build.viewing import make_all_views
 from explicit_learning.data.build.views import OperatorChoice, view_parameters
-from explicit_learning.data.build.writing import MANIFEST, write_documents
+from explicit_learning.data.build.writing import write_documents
+from explicit_learning.data.dataset_manifest import MANIFEST_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -158,7 +159,7 @@ def _divide(folder: BuildingFolder, source: Source, options: BuildOptions) -> No
 
 def _finish(folder: BuildingFolder, options: BuildOptions) -> Built:
     state = folder.state
-    result = built(state, folder.out / MANIFEST, identity=state.get("identity"), near_bits=options.near_bits)
+    result = built(state, folder.out / MANIFEST_NAME, identity=state.get("identity"), near_bits=options.near_bits)
     folder.remove()
     return result
 

@@ -16,7 +16,7 @@ from explicit_learning.data.answers import render_answer
 from explicit_learning.data.build.items import Item, StoredImage, StoredView
 from explicit_learning.data.build.refusals import refused_lines
 from explicit_learning.data.build.splits import EVALUATION, SFT, SLOTS
-from explicit_learning.data.dataset_manifest import MAX_MANIFEST_BYTES, REFUSED_NAME
+from explicit_learning.data.dataset_manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, REFUSED_NAME
 from explicit_learning.data.group_rules import Located, check_sft_groups, check_slot_groups
 from explicit_learning.data.row_rules import sft_row_faults, slot_row_faults
 from explicit_learning.data.rows import Relation, sft_from_json, slot_from_json
@@ -34,9 +34,8 @@ if TYPE_CHECKING:
 
     from explicit_learning.data.build.state import State
 
-__all__ = ["MANIFEST", "write_documents"]
+__all__ = ["MANIFEST_NAME", "write_documents"]
 
-MANIFEST = "dataset-manifest.json"
 SLOT_ROWS, EVALUATION_ROWS = "slots.jsonl", "evaluation.jsonl"
 ANSWERS, CERTIFICATES = "sft_answer.jsonl", "sft_certificate.jsonl"
 ITEMS = "items.jsonl"
@@ -85,7 +84,7 @@ def write_documents(state: State, root: Path, *, dataset: str, generator: dict[s
         ]
         _write_lines(root / REFUSED_NAME, refused_lines(state))
         _write_lines(root / ITEMS, _item_lines(state))
-        identity = _write_manifest(state, root / MANIFEST, files, dataset=dataset, generator=generator)
+        identity = _write_manifest(state, root / MANIFEST_NAME, files, dataset=dataset, generator=generator)
     _remove_unused(state, root)
     return identity
 

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 __all__ = ["DataSummary", "ImageSize", "Images", "Operator", "summarise"]
 
 SCHEMA_VERSION = 1
-# Where a build writes which rows of its source it left out, beside the manifest.
 SIZES = 5
 
 
