@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from explicit_learning.cli.data_build import add_build_arguments, run_build
 from explicit_learning.cli.numbers import seed
 from explicit_learning.cli.output import add_json_argument, answer
 from explicit_learning.cli.paths import folder_path
@@ -22,6 +21,8 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
+    from explicit_learning.cli.data_build import add_build_arguments
+
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
     digits = kinds.add_parser("digits", help="the embedded dataset of handwritten digits")
     digits.add_argument("--out", type=folder_path, required=True, metavar="DIR", help="folder to make")
@@ -34,6 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Make the dataset, and print what is in it."""
+    from explicit_learning.cli.data_build import run_build
+
     return run_build(args) if args.kind == "build" else _run_digits(args)
 
 
