@@ -153,7 +153,7 @@ def _lines(result: Built) -> list[str]:
     for relation, reasons in result.left_out.items():
         lines += _counted(f"{relation} left out", reasons)
     if result.refused_rows:
-        lines.append(f"  {result.refused_rows:,} rows refused; see refused.jsonl")
+        lines.append(f"  rows refused: {result.refused_rows:,}; see refused.jsonl")
         lines += _counted("refused", result.refused)
     lines.append(f"  arms: {', '.join(result.arms) or 'none'}")
     lines += [f"  not {name}: {reason}" for name, reason in result.arms_refused.items()]

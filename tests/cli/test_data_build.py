@@ -212,7 +212,7 @@ def test_what_is_printed_says_what_was_built_and_what_it_allows(tmp_path: Path) 
     assert "slots: 6 items; views: 6 FULL" in lines
     assert "arms: sft_answer, answer_grpo, papo" in lines
     assert "MISSING left out: 13 × the row has no evidence" in lines
-    assert "1 rows refused; see refused.jsonl" in lines
+    assert "rows refused: 1; see refused.jsonl" in lines
     assert (
         "not sft_certificate: no row shows CONTROL or MISSING or SUBSTITUTE: it would train as on FULL alone" in lines
     )

@@ -11,7 +11,7 @@ import numpy as np
 from explicit_learning.data.answers import answers_equal
 from explicit_learning.data.build.duplicates import HASH_BITS, component_labels
 from explicit_learning.data.build.items import Item
-from explicit_learning.data.build.refusals import note_refused
+from explicit_learning.data.build.refusals import note_refused, refuse_rows
 from explicit_learning.data.build.source import RefusedRow, RowFault
 from explicit_learning.data.build.splits import EVALUATION, PARTS, SFT, SLOTS, TRAIN, deal, part_asked
 from explicit_learning.errors import Context, FaultCollector, found_text
@@ -89,16 +89,14 @@ def divide(state: State, division: Division) -> None:
     """Give every item its component and its part.
 
     Raises:
-        Refusal: If there is no item, a part that is asked for stays empty, or the source's own splits share a picture.
+        Refusal: If there is nothing to deal out, with what is wrong with the rows; if a part that is asked for stays
+            empty; or if the source's own splits share a picture.
     """
     state.run("DELETE FROM pictures WHERE id NOT IN (SELECT picture FROM item_pictures)")  # of refused rows
     numbers, labels = _components(state, division.near_bits)
     if not len(numbers):
-        raise _SPLIT.refusal(
-            found="a source without a row that can be used",
-            expected="at least one row",
-            fix="see what is wrong with the rows: `el data build --strict` lists the first hundred",
-        )
+        refuse_rows(state)
+        raise _SPLIT.refusal(found="a source without rows", expected="at least one row", fix="check the source's file")
     found, places, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     names = _names(state, found)
     if division.obeys_column:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["GATE", "note_refused", "refuse_rows", "refused_lines", "too_many_for_strict"]
 
 GATE = "source"
-FIX = "correct the row, or leave it out of the source; without --strict the build goes on without it"
+FIX = "correct the row, or leave it out of the source; without --strict the build goes on with the other rows"
 
 
 def note_refused(state: State, row: RefusedRow) -> None:
@@ -40,7 +40,7 @@ def too_many_for_strict(state: State) -> bool:
 
 
 def refuse_rows(state: State) -> None:
-    """End a strict build if any row is refused.
+    """End the build if any row is refused: a strict one, or one that has no other rows.
 
     Raises:
         Refusal: With the faults of the first of these rows, and the number of the others.

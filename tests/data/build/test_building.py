@@ -356,6 +356,15 @@ def test_strict_stops_with_every_row_that_cannot_be_used(build: Build, tmp_path:
     assert build(source, tmp_path / "out").refused_rows == 2
 
 
+def test_a_source_of_which_nothing_can_be_used_is_refused_with_its_rows(build: Build, tmp_path: Path) -> None:
+    rows = [drawn_row(index, tmp_path, 48) | {"boxes": [[0, 0, 4800, 10]]} for index in range(3)]
+    source = write_jsonl(tmp_path / "rows.jsonl", rows)
+    with pytest.raises(Refusal) as refusal:
+        build(source, tmp_path / "out")
+    assert [fault.file for fault in refusal.value.faults] == [f"{source}:{line}" for line in (1, 2, 3)]
+    assert refusal.value.exit_code is ExitCode.CONTRACT
+
+
 # --- views that another row forbids -------------------------------------------------------------------------------
 
 
