@@ -14,6 +14,7 @@ from explicit_learning.data.build.items import Item
 from explicit_learning.data.build.refusals import note_refused, refuse_rows
 from explicit_learning.data.build.source import RefusedRow, RowFault
 from explicit_learning.data.build.splits import EVALUATION, PARTS, SFT, SLOTS, TRAIN, deal, part_asked
+from explicit_learning.data.keys import keyed_digest
 from explicit_learning.errors import Context, FaultCollector, found_text
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ __all__ = ["Division", "divide", "refuse_contradictions", "refuse_unknown_splits
 
 _LARGEST = 5  # components whose size is told
 _SPLIT = Context(gate="split")
+_TURN_DOMAIN = "explicit-learning/built-certificate/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +111,17 @@ def divide(state: State, division: Division) -> None:
         "UPDATE items SET part = ?, component = ? WHERE number = ?",
         zip(parts, places.tolist(), numbers.tolist(), strict=True),
     )
+    _take_turns(state, division.seed)
     largest = sorted(sizes.tolist(), reverse=True)[:_LARGEST]
     state.set("components", {"count": len(found), "largest": largest})
+
+
+def _take_turns(state: State, seed: int) -> None:
+    """Number the items of SFT in an order drawn by the seed: their certificates show the relations in turn."""
+    items = state.rows("SELECT number, item_id FROM items WHERE part = ?", SFT)
+    drawn = sorted((keyed_digest(_TURN_DOMAIN, seed, item_id), number) for number, item_id in items)
+    turns = ((turn, number) for turn, (_, number) in enumerate(drawn))
+    state.run_many("UPDATE items SET turn = ? WHERE number = ?", turns)
 
 
 def _components(state: State, near_bits: int | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

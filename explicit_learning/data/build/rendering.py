@@ -12,10 +12,9 @@ from explicit_learning.data.build.images import load_picture, load_region, store
 from explicit_learning.data.build.items import StoredView
 from explicit_learning.data.build.pool import room_for
 from explicit_learning.data.build.regions import Box
-from explicit_learning.data.build.splits import EVALUATION, SFT
+from explicit_learning.data.build.splits import EVALUATION
 from explicit_learning.data.build.views import LeftOut, ViewInput, make_views
 from explicit_learning.data.image_headers import bombs_are_errors
-from explicit_learning.data.keys import keyed_digest
 from explicit_learning.data.rows import Relation
 
 if TYPE_CHECKING:
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     Region = NDArray[np.bool_]
 
 __all__ = ["Rendered", "Rendering", "ToRender", "render_items"]
-
-_CERTIFICATE_DOMAIN = "explicit-learning/built-certificate/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +54,14 @@ class ToRender:
         number: Its place in the source.
         part: A part of `splits.PARTS`.
         item: The item.
+        turn: Whose turn it is among the relations that certificates show; ``None`` outside of SFT.
         donor: Another item of the part, whose evidence is pasted for SUBSTITUTE; ``None`` without.
     """
 
     number: int
     part: str
     item: Item
+    turn: int | None
     donor: Item | None
 
 
@@ -105,7 +104,7 @@ def _render(one: ToRender, rendering: Rendering) -> Rendered:
             seed=rendering.seed,
             operators=rendering.operators,
         )
-        kept = _taught(made.views, item, rendering.seed) if one.part == SFT else made.views
+        kept = made.views if one.turn is None else _taught(made.views, one.turn)
         views = tuple(_stored(view, item, donor, root) for view in kept)
     has_substitute = donor is not None or bool(item.substitute_images)
     return Rendered(
@@ -113,10 +112,9 @@ def _render(one: ToRender, rendering: Rendering) -> Rendered:
     )
 
 
-def _taught(views: Sequence[MadeView], item: Item, seed: int) -> tuple[MadeView, ...]:
-    """Return what SFT shows of an item: FULL, and the view of its certificate, drawn among all that it has."""
-    draw = int.from_bytes(keyed_digest(_CERTIFICATE_DOMAIN, seed, item.item_id), "big")
-    drawn = views[draw % len(views)]
+def _taught(views: Sequence[MadeView], turn: int) -> tuple[MadeView, ...]:
+    """Return what SFT shows of an item: FULL, and the view of its certificate, whose turn it is among all it has."""
+    drawn = views[turn % len(views)]
     return (views[0],) if drawn is views[0] else (views[0], drawn)
 
 

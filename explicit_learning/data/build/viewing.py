@@ -77,15 +77,15 @@ def _chunks(items: Iterator[ToRender]) -> Iterator[list[ToRender]]:
 
 def _items(state: State, seed: int, *, paste: bool) -> Iterator[ToRender]:
     """Yield the items without views, each once, whatever is noted of them meanwhile."""
-    query = "SELECT number, item_id, value, part, lending FROM items"
+    query = "SELECT number, item_id, value, part, turn, lending FROM items"
     query += " WHERE NOT done AND item_id > ? ORDER BY item_id LIMIT ?"
     last = ""
     while batch := list(state.rows(query, last, _BATCH)):
-        for number, item_id, value, part, lending in batch:
+        for number, item_id, value, part, turn, lending in batch:
             item = Item.from_json(json.loads(value))
             wants = paste and lending is not None and not item.substitute_images
             donor = _donor(state, item, part, lending, seed) if wants else None
-            yield ToRender(number=number, part=part, item=item, donor=donor)
+            yield ToRender(number=number, part=part, item=item, turn=turn, donor=donor)
             last = item_id
 
 
