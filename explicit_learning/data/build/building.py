@@ -2,7 +2,7 @@
 
 The same source and options give the same bytes on every machine, with any number of workers, whatever the order of the
 rows, and however often the build was interrupted. Memory does not grow with the rows: what is known of them is in the
-build's record on disk, except for some 300 bytes a picture while near copies are looked for and components dealt out.
+build's record on disk, except for some hundreds of bytes a picture while near copies are looked for.
 """
 
 from __future__ import annotations
