@@ -1,26 +1,20 @@
 """The statement of an evaluation: its answers and numbers, and what they were made from.
 
-Like a run's, it is computed from its folder alone and written last. It covers nothing of the run, and the run's covers
-no evaluation. ``docs/build-type.md`` says what each part means.
+`explicit_learning.completion.derived_statement` says what it shares with an export's.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.completion.dependencies import code_dependencies, dependency, image_dependencies
-from explicit_learning.completion.envelope import PREDICATE_TYPE, STATEMENT_TYPE, place_public_key, wrap
-from explicit_learning.errors import Refusal
-from explicit_learning.files.atomic import write_bytes
-from explicit_learning.files.os_errors import read_fault
-from explicit_learning.files.tree import FolderTree, hash_tree
-from explicit_learning.files.typed_json import to_json
+from explicit_learning.completion.dependencies import dependency
+from explicit_learning.completion.derived_statement import derived_statement, write_derived_statement
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.evaluation import evaluation_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from securesystemslib.signer import CryptoSigner
 
@@ -46,31 +40,21 @@ def build_evaluation_statement(tree: Tree, hashes: Mapping[str, str], *, keyid: 
         Refusal: If the evaluation's document cannot be read or breaks its schema.
     """
     found = evaluation_of(tree)
-    machine = [(None, found.machine)]
-    return {
-        "_type": STATEMENT_TYPE,
-        "subject": [{"name": name, "digest": {"sha256": hashes[name]}} for name in sorted(hashes)],
-        "predicateType": PREDICATE_TYPE,
-        "predicate": {
-            "buildDefinition": {
-                "buildType": EVALUATION_BUILD_TYPE,
-                "externalParameters": {
-                    "run_id": found.run_id,
-                    "arm": found.arm,
-                    "which": found.which,
-                    "engine": found.engine,
-                    "max_completion_tokens": found.max_completion_tokens,
-                },
-                "internalParameters": {"signed_by": keyid, "machine": to_json(found.machine)},
-                "resolvedDependencies": [
-                    *_inputs(found),
-                    *code_dependencies(machine),
-                    *image_dependencies(machine),
-                ],
-            },
-            "runDetails": {"builder": {"id": BUILDER}},
+    return derived_statement(
+        hashes,
+        build_type=EVALUATION_BUILD_TYPE,
+        builder=BUILDER,
+        external={
+            "run_id": found.run_id,
+            "arm": found.arm,
+            "which": found.which,
+            "engine": found.engine,
+            "max_completion_tokens": found.max_completion_tokens,
         },
-    }
+        internal={"signed_by": keyid},
+        inputs=_inputs(found),
+        machine=found.machine,
+    )
 
 
 def _inputs(found: Evaluation) -> Iterator[dict[str, Any]]:
@@ -101,11 +85,5 @@ def write_evaluation_statement(folder: Path, signer: CryptoSigner | None) -> Non
         Refusal: If a file of the evaluation cannot be read.
         OSError: If a file cannot be written.
     """
-    place_public_key(folder / layout.PUBLIC_KEY, signer)
-    tree = FolderTree(folder)
-    hashes, errors = hash_tree(tree, sorted(tree.files.keys() & COVERED))
-    if errors:
-        raise Refusal(read_fault(error, Path(tree.place(name)), gate="statement") for name, error in errors.items())
-    keyid = None if signer is None else signer.public_key.keyid
-    statement = build_evaluation_statement(tree, hashes, keyid=keyid)
-    write_bytes(folder / layout.EVALUATION_STATEMENT, wrap(statement, signer))
+    name = layout.EVALUATION_STATEMENT
+    write_derived_statement(folder, name, build_evaluation_statement, signer, covers=COVERED.__contains__)

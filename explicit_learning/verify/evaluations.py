@@ -7,7 +7,7 @@ again where the held-out rows can be reached.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -17,16 +17,15 @@ from explicit_learning.errors import Context, FaultCollector, Refusal, found_tex
 from explicit_learning.errors.invisible import escaped
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.hashing import sha256_file
-from explicit_learning.files.os_errors import read_fault
-from explicit_learning.files.tree import UNREADABLE, SubTree, hash_tree, tree_sha256
+from explicit_learning.files.tree import UNREADABLE, SubTree, tree_sha256
 from explicit_learning.files.typed_json import to_json
 from explicit_learning.model_files.folders import ADAPTER_FILES
 from explicit_learning.rewards import TRUNCATED
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.answers import answered, parsed_fields
 from explicit_learning.rundir.evaluation import counted_faults, evaluation_of, identity_of, read_answers
-from explicit_learning.verify.files import READABLE, REMOVE, compare_files, file_faults, other_entries
-from explicit_learning.verify.statement import LIMIT_UNSIGNED, LIMIT_UNVERIFIED, check_envelope, rebuilt_faults
+from explicit_learning.verify.derived import CheckedFolder, check_statement, hashed_files
+from explicit_learning.verify.files import READABLE, REMOVE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -38,12 +37,10 @@ if TYPE_CHECKING:
     from explicit_learning.files.tree import Tree
     from explicit_learning.rundir.answers import Answer
     from explicit_learning.rundir.evaluation import Evaluation
-    from explicit_learning.verify.files import FileSet
     from explicit_learning.verify.reachable import Reachable
     from explicit_learning.verify.record import RunRecord
-    from explicit_learning.verify.statement import CheckedStatement
 
-__all__ = ["CheckedEvaluation", "CheckedEvaluations", "check_evaluation", "check_evaluations"]
+__all__ = ["CheckedEvaluation", "check_evaluation", "check_evaluations"]
 
 AGAIN = "move its folder away, and run the same `el evaluate` command again to make a new one"
 CONTEXT = Context(gate="evaluation", fix=AGAIN)
@@ -53,49 +50,17 @@ UNFINISHED = "run the same `el evaluate` command again"
 
 
 @dataclass(slots=True, kw_only=True)
-class CheckedEvaluation:
+class CheckedEvaluation(CheckedFolder):
     """What was found of one evaluation.
 
     Attributes:
-        collector: Everything that is wrong.
         record: Its document; ``None`` if that cannot be read.
-        statement: Its statement; ``None`` if it cannot be read.
-        files: How the files differ from those that the statement names; ``None`` without a statement.
-        checked: What was proven, in words.
-        not_checked: What could not be looked at, in words.
-        limits: What this cannot show, in words.
     """
 
-    collector: FaultCollector = field(default_factory=lambda: FaultCollector(CONTEXT))
     record: Evaluation | None = None
-    statement: CheckedStatement | None = None
-    files: FileSet | None = None
-    checked: list[str] = field(default_factory=list)
-    not_checked: list[str] = field(default_factory=list)
-    limits: list[str] = field(default_factory=list)
-
-    def faults(self) -> list[Fault]:
-        """Return everything that is wrong."""
-        return self.collector.faults()
 
 
-@dataclass(slots=True, kw_only=True)
-class CheckedEvaluations:
-    """What was found of a run's evaluations; `CheckedEvaluation` describes the lists."""
-
-    collector: FaultCollector = field(default_factory=lambda: FaultCollector(CONTEXT))
-    checked: list[str] = field(default_factory=list)
-    not_checked: list[str] = field(default_factory=list)
-    limits: list[str] = field(default_factory=list)
-
-    def faults(self) -> list[Fault]:
-        """Return everything that is wrong."""
-        return self.collector.faults()
-
-
-def check_evaluations(
-    tree: Tree, record: RunRecord, *, key: SSlibKey | None, reachable: Reachable
-) -> CheckedEvaluations:
+def check_evaluations(tree: Tree, record: RunRecord, *, key: SSlibKey | None, reachable: Reachable) -> CheckedFolder:
     """Check every evaluation of a run.
 
     Args:
@@ -104,7 +69,7 @@ def check_evaluations(
         key: The public key that the reader has: who else signed an evaluation is told and no fault.
         reachable: Where the plan's inputs lie.
     """
-    found = CheckedEvaluations()
+    found = CheckedFolder(collector=FaultCollector(CONTEXT))
     collector, rows = found.collector, _Rows(reachable)
     inside = f"{layout.EVALUATIONS}/"
     for name, what in tree.others.items():
@@ -172,13 +137,15 @@ def check_evaluation(
         key: The signer's public key, as the reader has it.
         rows_of: Returns the rows that an evaluation answered; ``None`` if they cannot be reached.
     """
-    found = CheckedEvaluation()
+    found = CheckedEvaluation(collector=FaultCollector(CONTEXT))
     own = list(filter(layout.belongs_to_run, tree.files))
-    hashes, errors = hash_tree(tree, [name for name in own if name != layout.EVALUATION_STATEMENT])
-    found.collector.extend(other_entries(tree))
-    for name, error in errors.items():
-        found.collector.add(read_fault(error, Path(tree.place(name)), gate="files"))
-    _check_statement(tree, hashes, key, found)
+    statement = layout.EVALUATION_STATEMENT
+    hashes = hashed_files(tree, [name for name in own if name != statement], found)
+    if statement in tree.files:
+        check_statement(tree, statement, hashes, key, found, build=build_evaluation_statement)
+    else:
+        place, fix = tree.place(statement), f"{UNFINISHED}, which writes it"
+        found.collector.report(file=place, found="no such file", expected="the evaluation's statement", fix=fix)
     told = set() if found.files is None else set(found.files.extra)
     found.collector.extend(_other_files(tree, [name for name in own if name not in told]))
     try:
@@ -201,31 +168,6 @@ def check_evaluation(
         )
     found.checked.append("numbers from the answers, and answers from their texts")
     return found
-
-
-def _check_statement(tree: Tree, hashes: dict[str, str], key: SSlibKey | None, found: CheckedEvaluation) -> None:
-    """Check the statement, and the files against it."""
-    name = layout.EVALUATION_STATEMENT
-    if name not in tree.files:
-        fix = f"{UNFINISHED}, which writes it"
-        place = tree.place(name)
-        found.collector.report(file=place, found="no such file", expected="the evaluation's statement", fix=fix)
-        return
-    statement = check_envelope(tree, name, key, found.collector, beside=layout.PUBLIC_KEY)
-    if statement is None:
-        return
-    found.statement = statement
-    found.files = compare_files(statement.subjects, hashes)
-    found.collector.extend(file_faults(tree, found.files, statement.subjects, hashes))
-    try:
-        found.collector.extend(rebuilt_faults(tree, name, statement, hashes, build_evaluation_statement))
-    except Refusal as refusal:
-        found.collector.extend(refusal.faults)
-    found.checked.append(f"{len(statement.subjects)} files against the statement, which was computed again")
-    if statement.keyid is None:
-        found.limits.append(LIMIT_UNSIGNED)
-    elif key is None:
-        found.limits.append(LIMIT_UNVERIFIED)
 
 
 def _answer_faults(tree: Tree, answers: Iterable[Answer], rows: tuple[SlotRow, ...] | None) -> Iterator[Fault]:
