@@ -11,7 +11,7 @@ import numpy as np
 from explicit_learning.data.answers import answers_equal
 from explicit_learning.data.build.duplicates import HASH_BITS, component_labels
 from explicit_learning.data.build.items import Item
-from explicit_learning.data.build.refusals import note_refused, refuse_rows
+from explicit_learning.data.build.refusals import note_refused, refuse_rows, refused_faults
 from explicit_learning.data.build.source import RefusedRow, RowFault
 from explicit_learning.data.build.splits import EVALUATION, PARTS, SFT, SLOTS, TRAIN, deal, part_asked
 from explicit_learning.data.keys import keyed_digest
@@ -159,7 +159,9 @@ def _refuse_empty_parts(state: State, division: Division, parts: list[str], size
     if empty := [part for part in asked if part not in parts]:
         near = "equal pixels" if division.near_bits is None else f"at most {division.near_bits} of {HASH_BITS} bits"
         largest = int(sizes.max())
-        raise _SPLIT.at(state.path.parent).refusal(
+        faults = FaultCollector(_SPLIT)
+        faults.report(
+            file=state.path.parent,
             pointer="--split",
             found=f"no item for {' and '.join(empty)}: {len(parts):,} items in {len(sizes):,} components, the largest "
             f"of {largest:,} (pictures linked by {near})",
@@ -167,6 +169,8 @@ def _refuse_empty_parts(state: State, division: Division, parts: list[str], size
             fix="lower --near-duplicates if these pictures are different ones (`--near-duplicates off` links equal "
             "pixels only), set the share to 0, or add rows with other pictures; then remove the folder named here",
         )
+        faults.extend(refused_faults(state))  # whatever is wrong with them may be why
+        faults.refuse_if_any()
 
 
 def _parts_of_column(state: State, division: Division, places: NDArray[np.int64], names: list[str]) -> list[str]:

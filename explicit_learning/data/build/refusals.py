@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from explicit_learning.data.build.state import State
+    from explicit_learning.errors import Fault
 
-__all__ = ["GATE", "note_refused", "refuse_rows", "refused_lines", "too_many_for_strict"]
+__all__ = ["GATE", "note_refused", "refuse_rows", "refused_faults", "refused_lines", "too_many_for_strict"]
 
 GATE = "source"
 FIX = "correct the row, or leave it out of the source; without --strict the build goes on with the other rows"
@@ -39,6 +40,15 @@ def too_many_for_strict(state: State) -> bool:
     return state.count("SELECT COUNT(*) FROM refused") >= LIMIT
 
 
+def refused_faults(state: State) -> Iterator[Fault]:
+    """Yield what is wrong with each refused row, in the source's order."""
+    for (line,) in state.rows("SELECT line FROM refused ORDER BY number"):
+        row: dict[str, Any] = json.loads(line)
+        at = Context(gate=GATE, fix=FIX).at(row["where"], row["id"])
+        for fault in (RowFault(**value) for value in row["faults"]):
+            yield at.fault(pointer=fault.field, found=fault.found, expected=fault.expected)
+
+
 def refuse_rows(state: State) -> None:
     """End the build if any row is refused: a strict one, or one that has no other rows.
 
@@ -46,9 +56,5 @@ def refuse_rows(state: State) -> None:
         Refusal: With the faults of the first of these rows, and the number of the others.
     """
     faults = FaultCollector(GATE)
-    for (line,) in state.rows("SELECT line FROM refused ORDER BY number"):
-        row: dict[str, Any] = json.loads(line)
-        at = Context(gate=GATE, fix=FIX).at(row["where"], row["id"])
-        for fault in (RowFault(**value) for value in row["faults"]):
-            faults.add(at.fault(pointer=fault.field, found=fault.found, expected=fault.expected))
+    faults.extend(refused_faults(state))
     faults.refuse_if_any()

@@ -284,6 +284,17 @@ def test_one_component_that_leaves_no_split_is_refused_and_other_options_may_fol
     assert faults_of(tmp_path / "out") == []
 
 
+def test_rows_that_were_refused_are_told_where_a_part_stays_empty(build: Build, tmp_path: Path) -> None:
+    rows = [drawn_row(index, tmp_path, 48) for index in range(4)]
+    for row in rows[1:]:
+        row["boxes"] = [[10, 10, 10, 20]]
+    with pytest.raises(Refusal) as refusal:
+        build(write_jsonl(tmp_path / "rows.jsonl", rows), tmp_path / "out")
+    first, *others = refusal.value.faults
+    assert "no item for evaluation and sft: 1 items" in first.found
+    assert [(fault.gate, fault.pointer) for fault in others] == [("source", "boxes/0")] * 3
+
+
 def test_a_picture_of_many_rows_is_one_file(build: Build, tmp_path: Path) -> None:
     rows = [drawn_row(index, tmp_path, 48) for index in range(10)]
     again = [{**row, "id": f"again-{row['id']}", "question": "Which one?", "boxes": []} for row in rows]
