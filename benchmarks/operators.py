@@ -22,9 +22,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from explicit_learning.data.build.opencv import configured_cv2  # noqa: E402 - the checkout, installed or not
-from explicit_learning.data.build.operators import Operator, remove  # noqa: E402 - same
+from explicit_learning.data.build.operators import remove  # noqa: E402 - same
+from explicit_learning.data.build.options import Operator, OperatorChoice  # noqa: E402 - same
 from explicit_learning.data.build.regions import control_regions  # noqa: E402 - same
-from explicit_learning.data.build.views import CONTROL_REACH, OperatorChoice, ViewInput, make_views  # noqa: E402 - same
+from explicit_learning.data.build.views import CONTROL_REACH, ViewInput, make_views  # noqa: E402 - same
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,6 @@ LIGHT = (
 REPORT = f"import json, sys; print(json.dumps([name for name in {HEAVY} if name in sys.modules]))"
 # They compute on arrays, and are imported by what makes datasets alone.
 ARRAYS = (
-    "explicit_learning.cli.data_build",
     "explicit_learning.data.digits",
     *(f"explicit_learning.data.build.{name}" for name in ("operators", "regions", "substitutes", "views")),
     *(f"explicit_learning.data.build.{name}" for name in ("duplicates", "images", "splits", "taking", "rendering")),

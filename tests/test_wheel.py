@@ -27,13 +27,16 @@ HEAVY = {"torch", "transformers", "trl", "peft", "vllm", "datasets", "numpy", "t
 
 NEEDS_A_CHECKOUT = [
     ("demo", "--out", "runs"),
+    ("init", "study"),
     ("data", "digits", "--out", "data"),
+    ("data", "build", "rows.jsonl", "-o", "data"),
     ("freeze", "draft.json", "-o", "plan.json"),
     ("check", "plan.json"),
     ("run", "plan.json"),
     ("smoke", "plan.json"),
     ("experiment", "experiment.json", "--out", "runs"),
     ("evaluate", "run"),
+    ("export", "run", "-o", "exported"),
     ("lock", "check"),
     ("contracts",),
     ("selftest", "--cpu"),
@@ -44,14 +47,14 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LAYERS = next(each["layers"] for each in PROJECT["tool"]["importlinter"]["contracts"] if each["type"] == "layers")
 BELOW_LAUNCH = LAYERS[LAYERS.index("launch") + 1 :]  # what reads finished runs, and all below it
 
-# Digits are drawn with numpy.
+# Digits are drawn, and datasets built, with numpy.
 IMPORT_READERS = """
 import importlib, pkgutil
 def modules(name):
     module = importlib.import_module(name)
     yield name
     for found in pkgutil.iter_modules(getattr(module, "__path__", ())):
-        if (child := f"{name}.{found.name}") != "explicit_learning.data.digits":
+        if (child := f"{name}.{found.name}") not in {"explicit_learning.data.digits", "explicit_learning.data.build"}:
             yield from modules(child)
 import json, sys
 print(json.dumps([name for layer in sys.argv[1:] for name in modules(f"explicit_learning.{layer}")]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from explicit_learning.cli import data_show
+from explicit_learning.cli import data_build, data_show
 from explicit_learning.cli.numbers import seed
 from explicit_learning.cli.output import add_json_argument, answer
 from explicit_learning.cli.paths import folder_path
@@ -22,8 +22,6 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    from explicit_learning.cli import data_build  # it names operators, and so imports NumPy
-
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
     digits = kinds.add_parser("digits", help="the embedded dataset of handwritten digits")
     digits.add_argument("--out", type=folder_path, required=True, metavar="DIR", help="folder to make")

@@ -13,17 +13,21 @@ from explicit_learning.cli.numbers import positive, seed
 from explicit_learning.cli.output import add_json_argument, answer
 from explicit_learning.cli.paths import folder_path
 from explicit_learning.data.answers import AnswerType
-from explicit_learning.data.build.building import BuildOptions, build_dataset, default_workers
-from explicit_learning.data.build.duplicates import DEFAULT_NEAR_BITS, HASH_BITS, MAX_NEAR_BITS
-from explicit_learning.data.build.operators import (
+from explicit_learning.data.build.options import (
     DEFAULT_EVALUATION_OPERATOR,
+    DEFAULT_NEAR_BITS,
     DEFAULT_TRAINING_OPERATORS,
+    HASH_BITS,
+    MAX_NEAR_BITS,
+    PARTS,
+    BuildOptions,
     Operator,
+    OperatorChoice,
+    Shares,
+    default_workers,
 )
 from explicit_learning.data.build.readers.opening import AUTO_FORM, FORMS, open_source
 from explicit_learning.data.build.source import BoxFormat
-from explicit_learning.data.build.splits import PARTS, Shares
-from explicit_learning.data.build.views import OperatorChoice
 from explicit_learning.errors import Context, ExitCode
 from explicit_learning.files.progress import say
 from explicit_learning.launch.signals import StopRequest, stop_signals_to
@@ -91,6 +95,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Build the dataset, and print what it came to."""
+    from explicit_learning.data.build.building import build_dataset
+
     try:
         operators = OperatorChoice(training=args.training_operators, evaluation=args.evaluation_operator)
     except ValueError as error:

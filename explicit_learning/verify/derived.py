@@ -53,7 +53,7 @@ class CheckedFolder:
 
 
 def hashed_files(tree: Tree, names: Iterable[str], found: CheckedFolder) -> dict[str, str]:
-    """Return the SHA-256 of files, and collect what is no file, or cannot be read."""
+    """Return the SHA-256 of files, and collect what is not a file, or cannot be read."""
     hashes, errors = hash_tree(tree, names)
     found.collector.extend(other_entries(tree))
     for name, error in errors.items():

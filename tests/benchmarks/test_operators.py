@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-from explicit_learning.data.build.operators import Operator
+from explicit_learning.data.build.options import Operator
 from explicit_learning.files.resources import ROOT
 
 

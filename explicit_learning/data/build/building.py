@@ -7,26 +7,27 @@ build's record on disk, except for some hundreds of bytes a picture while near c
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.data.build.dividing import Division, divide, refuse_contradictions, refuse_unknown_splits
-from explicit_learning.data.build.duplicates import DEFAULT_NEAR_BITS, HASH_BITS
 from explicit_learning.data.build.folder import BuildingFolder
 from explicit_learning.data.build.images import PNG_LEVEL
 from explicit_learning.data.build.intake import take_in
+from explicit_learning.data.build.options import (
+    HASH_BITS,
+    PARTS,
+    BuildOptions,
+)
 from explicit_learning.data.build.pool import workers
 from explicit_learning.data.build.refusals import refuse_rows
 from explicit_learning.data.build.rendering import Rendering
 from explicit_learning.data.build.report import built
 from explicit_learning.data.build.settling import settle
-from explicit_learning.data.build.splits import DEFAULT_SHARES, PARTS, Shares
 from explicit_learning.data.build.stopping import refuse_if_stopped
 from explicit_learning.data.build.taking import Taking
 from explicit_learning.data.build.viewing import make_all_views
-from explicit_learning.data.build.views import OperatorChoice, view_parameters
+from explicit_learning.data.build.views import view_parameters
 from explicit_learning.data.build.writing import write_documents
 from explicit_learning.data.dataset_manifest import MANIFEST_NAME
 
@@ -38,45 +39,10 @@ if TYPE_CHECKING:
     from explicit_learning.data.build.report import Built
     from explicit_learning.data.build.source import Source
 
-__all__ = ["GENERATOR_VERSION", "BuildOptions", "build_dataset", "default_workers"]
+__all__ = ["GENERATOR_VERSION", "build_dataset"]
 
 # Goes up with every change that gives other bytes for the same source and options.
 GENERATOR_VERSION = "1"
-_MOST_WORKERS = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildOptions:
-    """What a dataset is built by, beside its source.
-
-    Attributes:
-        name: The dataset's name.
-        seed: What everything random is drawn by.
-        shares: The share of each part.
-        split_column: The source's field that says where a row belongs; ``None`` if `shares` decide.
-        operators: Which operators remove evidence, in training and in evaluation.
-        paste_substitutes: Whether SUBSTITUTE is made of other rows' evidence where the source gives none.
-        answer_type: A type for every row's answers; ``None`` for what each row says.
-        shuffle_choices: Whether choices are put into a drawn order.
-        near_bits: In how many bits of `HASH_BITS` near copies may differ; ``None`` to link equal pixels only.
-        strict: Whether one row that cannot be used ends the build.
-    """
-
-    name: str
-    seed: int = 0
-    shares: Shares = DEFAULT_SHARES
-    split_column: str | None = None
-    operators: OperatorChoice = field(default_factory=OperatorChoice)
-    paste_substitutes: bool = False
-    answer_type: str | None = None
-    shuffle_choices: bool = False
-    near_bits: int | None = DEFAULT_NEAR_BITS
-    strict: bool = False
-
-
-def default_workers() -> int:
-    """Return how many workers a build has: one for each processor it may use, up to eight."""
-    return min(len(os.sched_getaffinity(0)), _MOST_WORKERS)
 
 
 def build_dataset(

@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from explicit_learning.data.answers import answers_equal
-from explicit_learning.data.build.duplicates import HASH_BITS, component_labels
+from explicit_learning.data.build.duplicates import component_labels
 from explicit_learning.data.build.items import Item
+from explicit_learning.data.build.options import EVALUATION, HASH_BITS, PARTS, SFT, SLOTS, TRAIN
 from explicit_learning.data.build.refusals import note_refused, refuse_rows, refused_faults
 from explicit_learning.data.build.source import RefusedRow, RowFault
-from explicit_learning.data.build.splits import EVALUATION, PARTS, SFT, SLOTS, TRAIN, deal, part_asked
+from explicit_learning.data.build.splits import deal, part_asked
 from explicit_learning.data.keys import keyed_digest
 from explicit_learning.errors import Context, FaultCollector, found_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from explicit_learning.data.build.splits import Shares
+    from explicit_learning.data.build.options import Shares
     from explicit_learning.data.build.state import State
 
 __all__ = ["Division", "divide", "refuse_contradictions", "refuse_unknown_splits"]

@@ -15,19 +15,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from explicit_learning.data.build.options import HASH_BITS, HASH_SIDE
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-__all__ = ["DEFAULT_NEAR_BITS", "HASH_BITS", "MAX_NEAR_BITS", "component_labels", "difference_hash"]
+__all__ = ["component_labels", "difference_hash"]
 
-_SIDE = 16
-HASH_BITS = _SIDE * _SIDE
-# Of photographs saved again as JPEG of quality 60, or at half their size, nine in ten differ in no more bits.
-DEFAULT_NEAR_BITS = 12
-# From here on bands are so short that nearly every pair shares one.
-MAX_NEAR_BITS = 32
 # More bands than the distance asks for do no harm, and keep a band's bits within one integer.
 _MIN_BANDS = 8
 # Pairs that are compared at once, and near ones that are kept before they are joined.
@@ -46,7 +42,7 @@ def difference_hash(pixels: NDArray[np.uint8]) -> bytes:
     from PIL import Image
 
     grey = Image.fromarray(pixels).convert("L")
-    small = np.asarray(grey.resize((_SIDE + 1, _SIDE), Image.Resampling.BILINEAR))
+    small = np.asarray(grey.resize((HASH_SIDE + 1, HASH_SIDE), Image.Resampling.BILINEAR))
     return np.packbits(small[:, :-1] > small[:, 1:]).tobytes()
 
 

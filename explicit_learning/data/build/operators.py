@@ -27,13 +27,13 @@ Nothing here is random. The cost grows with the hole, not with the image, and st
 
 from __future__ import annotations
 
-from enum import StrEnum
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from explicit_learning.data.build.opencv import configured_cv2
+from explicit_learning.data.build.options import Operator
 from explicit_learning.data.build.regions import boxed, components, dilated
 
 if TYPE_CHECKING:
@@ -44,16 +44,7 @@ if TYPE_CHECKING:
     Pixels = NDArray[np.uint8]
     Region = NDArray[np.bool_]
 
-__all__ = [
-    "DEFAULT_EVALUATION_OPERATOR",
-    "DEFAULT_TRAINING_OPERATORS",
-    "DILATION",
-    "OPERATORS_VERSION",
-    "Operator",
-    "hole_of",
-    "operator_parameters",
-    "remove",
-]
+__all__ = ["DILATION", "OPERATORS_VERSION", "hole_of", "operator_parameters", "remove"]
 
 # Goes up with every change that gives other bytes.
 OPERATORS_VERSION = "1"
@@ -78,19 +69,6 @@ _CHANNELS = 3
 _PIXELS_AT_ONCE = 1 << 20
 # Colours on the blur's grid have 16 bits: 257 times the usual ones.
 _FINE = 257
-
-
-class Operator(StrEnum):
-    """A way to remove evidence."""
-
-    INPAINT_TELEA = "inpaint-telea"
-    INPAINT_NS = "inpaint-ns"
-    BLUR = "blur"
-    FILL = "fill"
-
-
-DEFAULT_TRAINING_OPERATORS = (Operator.BLUR, Operator.FILL)
-DEFAULT_EVALUATION_OPERATOR = Operator.INPAINT_NS
 
 
 def operator_parameters() -> dict[str, Any]:

@@ -10,9 +10,9 @@ import numpy as np
 from explicit_learning.data.answers import ABSTENTION
 from explicit_learning.data.build.images import load_picture, load_region, store_picture
 from explicit_learning.data.build.items import StoredView
+from explicit_learning.data.build.options import EVALUATION
 from explicit_learning.data.build.pool import room_for
 from explicit_learning.data.build.regions import Box
-from explicit_learning.data.build.splits import EVALUATION
 from explicit_learning.data.build.views import LeftOut, ViewInput, make_views
 from explicit_learning.data.image_headers import bombs_are_errors
 from explicit_learning.data.rows import Relation
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from explicit_learning.data.build.items import Item, StoredImage
-    from explicit_learning.data.build.views import MadeView, OperatorChoice
+    from explicit_learning.data.build.options import OperatorChoice
+    from explicit_learning.data.build.views import MadeView
 
     Region = NDArray[np.bool_]
 

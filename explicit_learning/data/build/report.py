@@ -11,7 +11,7 @@ from explicit_learning.arms import ARMS
 from explicit_learning.data.build.allowed import Shown, arms_refused
 from explicit_learning.data.build.answer_types import AnswerCounts, Judged, notes_of
 from explicit_learning.data.build.items import Item
-from explicit_learning.data.build.splits import PARTS, SFT, SLOTS
+from explicit_learning.data.build.options import PARTS, SFT, SLOTS
 
 if TYPE_CHECKING:
     from pathlib import Path

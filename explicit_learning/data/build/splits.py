@@ -7,25 +7,20 @@ pictures show, not on the order or number of the rows' lines.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from explicit_learning.data.build.options import EVALUATION, SFT, SLOTS, TRAIN
 from explicit_learning.data.keys import keyed_digest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from fractions import Fraction
 
     from numpy.typing import NDArray
 
-__all__ = ["DEFAULT_SHARES", "EVALUATION", "PARTS", "SFT", "SLOTS", "TRAIN", "Shares", "deal", "part_asked"]
-
-EVALUATION, SFT, SLOTS = "evaluation", "sft", "slots"
-PARTS = (EVALUATION, SFT, SLOTS)
-# What a source may say that leaves the choice between SFT and slots open.
-TRAIN = "train"
+__all__ = ["deal", "part_asked"]
 
 _DOMAIN = "explicit-learning/built-split/1"
 _WORDS = {
@@ -35,36 +30,6 @@ _WORDS = {
     SLOTS: ("slots", "slot", "rl"),
 }
 _ASKED = {word: part for part, words in _WORDS.items() for word in words}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shares:
-    """Which share of the items each part gets; slots get the rest.
-
-    Raises:
-        ValueError: If a share is negative, or together they are more than 1.
-    """
-
-    evaluation: Fraction = Fraction(1, 5)
-    sft: Fraction = Fraction(3, 10)
-
-    def __post_init__(self) -> None:
-        if min(self.evaluation, self.sft, self.slots) < 0:
-            raise ValueError("shares are 0 or more, and together at most 1")
-
-    @property
-    def slots(self) -> Fraction:
-        """The rest."""
-        return 1 - self.evaluation - self.sft
-
-    def of(self, parts: Sequence[str]) -> list[Fraction]:
-        """Return the shares of some parts among these alone; equal ones if these parts have none."""
-        named = [Fraction(getattr(self, part)) for part in parts]
-        total = sum(named, Fraction(0))
-        return [share / total if total else Fraction(1, len(parts)) for share in named]
-
-
-DEFAULT_SHARES = Shares()
 
 
 def part_asked(word: str | None) -> str | None:

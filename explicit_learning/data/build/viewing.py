@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.data.build.intake import COMMIT_SECONDS, note_files
 from explicit_learning.data.build.items import Item, asked, shown
+from explicit_learning.data.build.options import EVALUATION
 from explicit_learning.data.build.rendering import Rendered, ToRender, render_items
-from explicit_learning.data.build.splits import EVALUATION
 from explicit_learning.data.build.stopping import refuse_if_stopped
 from explicit_learning.data.build.substitutes import Asker, choose_donor
 from explicit_learning.data.keys import keyed_digest

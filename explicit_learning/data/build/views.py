@@ -13,15 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from explicit_learning.data.build.operators import (
-    DEFAULT_EVALUATION_OPERATOR,
-    DEFAULT_TRAINING_OPERATORS,
-    DILATION,
-    Operator,
-    hole_of,
-    operator_parameters,
-    remove,
-)
+from explicit_learning.data.build.operators import DILATION, hole_of, operator_parameters, remove
 from explicit_learning.data.build.regions import boxes_around, control_regions
 from explicit_learning.data.build.substitutes import MAX_ASPECT_FACTOR, MAX_ENLARGEMENT, paste, paste_refusal
 from explicit_learning.data.keys import keyed_digest
@@ -32,6 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from explicit_learning.data.build.options import Operator, OperatorChoice
     from explicit_learning.data.build.regions import Box
 
     Pixels = NDArray[np.uint8]
@@ -42,7 +35,6 @@ __all__ = [
     "LeftOut",
     "MadeView",
     "MadeViews",
-    "OperatorChoice",
     "Reason",
     "Split",
     "ViewInput",
@@ -71,28 +63,6 @@ class Reason(StrEnum):
     SAME_AS_FULL = "the substitute shows what FULL shows"
     SEVERAL_PLACES = "the evidence has several parts, and a crop replaces one"
     DOES_NOT_FIT = "the donor's evidence does not fit in size or shape"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorChoice:
-    """Which operators a dataset uses.
-
-    Attributes:
-        training: Those of training, each once, at least one.
-        evaluation: The one that only evaluation uses.
-
-    Raises:
-        ValueError: If ``training`` is empty, repeats itself, or has the operator of evaluation.
-    """
-
-    training: tuple[Operator, ...] = DEFAULT_TRAINING_OPERATORS
-    evaluation: Operator = DEFAULT_EVALUATION_OPERATOR
-
-    def __post_init__(self) -> None:
-        if not self.training or len(set(self.training)) != len(self.training):
-            raise ValueError("training needs at least one operator, and each once")
-        if self.evaluation in self.training:
-            raise ValueError(f"{self.evaluation} is an operator of training and of evaluation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

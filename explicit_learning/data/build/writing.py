@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from explicit_learning.data.answers import render_answer
 from explicit_learning.data.build.items import Item, StoredImage, StoredView
+from explicit_learning.data.build.options import EVALUATION, SFT, SLOTS
 from explicit_learning.data.build.refusals import refused_lines
-from explicit_learning.data.build.splits import EVALUATION, SFT, SLOTS
 from explicit_learning.data.dataset_manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, REFUSED_NAME
 from explicit_learning.data.group_rules import Located, check_sft_groups, check_slot_groups
 from explicit_learning.data.row_rules import sft_row_faults, slot_row_faults

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from explicit_learning.data.build import building
-from explicit_learning.data.build.building import BuildOptions, build_dataset
+from explicit_learning.data.build.building import build_dataset
+from explicit_learning.data.build.options import BuildOptions
 from explicit_learning.data.build.readers.opening import open_source
 
 if TYPE_CHECKING:

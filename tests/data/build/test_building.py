@@ -14,7 +14,7 @@ from PIL import Image
 
 from explicit_learning.data.build import folder, images, intake, viewing
 from explicit_learning.data.build.folder import BuildingFolder
-from explicit_learning.data.build.splits import Shares
+from explicit_learning.data.build.options import Shares
 from explicit_learning.data.dataset import check_dataset
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.hashing import snapshot

@@ -10,13 +10,8 @@ import pytest
 from PIL import Image
 
 from explicit_learning.data.build import duplicates
-from explicit_learning.data.build.duplicates import (
-    DEFAULT_NEAR_BITS,
-    HASH_BITS,
-    MAX_NEAR_BITS,
-    component_labels,
-    difference_hash,
-)
+from explicit_learning.data.build.duplicates import component_labels, difference_hash
+from explicit_learning.data.build.options import DEFAULT_NEAR_BITS, HASH_BITS, MAX_NEAR_BITS
 from tests.support.drawn_source import drawn_picture
 
 if TYPE_CHECKING:

@@ -16,17 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from explicit_learning.data.build.operators import (
-    DEFAULT_EVALUATION_OPERATOR,
-    DEFAULT_TRAINING_OPERATORS,
     DILATION,
     FILL_RING,
     INPAINT_RADIUS,
     WORKING_SIDE,
-    Operator,
     hole_of,
     operator_parameters,
     remove,
 )
+from explicit_learning.data.build.options import DEFAULT_EVALUATION_OPERATOR, DEFAULT_TRAINING_OPERATORS, Operator
 from explicit_learning.files.resources import ROOT
 
 if TYPE_CHECKING:

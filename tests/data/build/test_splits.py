@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from explicit_learning.data.build.splits import PARTS, Shares, deal, part_asked
+from explicit_learning.data.build.options import PARTS, Shares
+from explicit_learning.data.build.splits import deal, part_asked
 
 THIRDS = Shares(evaluation=Fraction(1, 3), sft=Fraction(1, 3))
 

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from explicit_learning.data.build.operators import Operator, hole_of, remove
+from explicit_learning.data.build.operators import hole_of, remove
+from explicit_learning.data.build.options import Operator, OperatorChoice
 from explicit_learning.data.build.views import (
     LeftOut,
     MadeViews,
-    OperatorChoice,
     Reason,
     ViewInput,
     evidence_crop,
