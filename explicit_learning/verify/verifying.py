@@ -283,12 +283,15 @@ class _Verifier:
     def _run_status(self, record: RunRecord) -> None:
         if record.manifest is None or record.manifest.status == "completed" or record.marker is not None:
             return
+        fix = "finish the run with `el run PLAN` and the same folder, then verify it"
+        if record.manifest.status == "budget_exhausted":
+            fix = "freeze a plan with a larger budget or fewer steps, and run that: this run cannot go on"
         self.collector.report(
             file=self.tree.place(layout.RUN_MANIFEST),
             pointer="/status",
             found=record.manifest.status,
             expected="completed: an unfinished run can be consistent so far, and is not proven",
-            fix="finish the run with `el run PLAN` and the same folder, then verify it",
+            fix=fix,
         )
 
     def _statement(self, record: RunRecord, hashes: dict[str, str]) -> tuple[CheckedStatement | None, FileSet | None]:

@@ -209,20 +209,25 @@ def test_what_is_no_run_is_told_at_once(tmp_path: Path) -> None:
         verified(tmp_path)
 
 
-@pytest.mark.parametrize("ended", ["stopped", "failed", "running"])
+@pytest.mark.parametrize("ended", ["stopped", "failed", "running", "budget_exhausted"])
 def test_an_unfinished_run_is_checked_and_not_proven(tmp_path: Path, ended: str) -> None:
     from explicit_learning.completion.lifecycle import after_ranks
 
     run = Run.of(tmp_path / "run", plan_document())
     run.prepare()
     run.checkpoint(1, run.sample(range(1)))
-    failed = RankOutcome(status="failed", optimizer_step=1)
-    if ended != "running":
-        after_ranks(run.launch_manifest(), [stopped(1) if ended == "stopped" else failed] * 2)
+    outcome = {
+        "stopped": stopped(1),
+        "failed": RankOutcome(status="failed", optimizer_step=1),
+        "budget_exhausted": RankOutcome(status="budget_exhausted", optimizer_step=1, checkpoint="checkpoint-1"),
+    }.get(ended)
+    if outcome is not None:
+        after_ranks(run.launch_manifest(), [outcome] * 2)
     found = verified(run.folder)
     assert found.status == ended
     status = [fault for fault in found.faults if fault.pointer == "/status"]
     assert [(fault.gate, fault.found) for fault in status] == [("verify", ended)]
+    assert ("cannot go on" in status[0].fix) == (ended == "budget_exhausted")
     assert [fault for fault in found.faults if fault.gate in {"files", "consistency", "interruptions"}] == []
     assert found.checked
 
