@@ -99,6 +99,14 @@ def test_texts_as_choices_get_letters(folder: Path) -> None:
     assert row.choices == (Choice(key="A", text="red"), Choice(key="B", text="5"))
 
 
+@pytest.mark.parametrize(
+    "said", [{"evidence": {"masks": ["b.png"]}}, {"masks": ["b.png"]}, {"masks": "b.png"}, {"mask": "b.png"}]
+)
+def test_masks_have_short_forms_as_boxes_have(folder: Path, said: dict[str, Any]) -> None:
+    [row] = good(write(folder / "r.jsonl", GOOD | said))
+    assert row.masks == ((0, SourceImage(name="b.png", path=folder / "b.png")),)
+
+
 def test_boxes_in_several_images_name_theirs(folder: Path) -> None:
     two = {"image": None, "images": ["a.png", "b.png"]}
     box = {"image_index": 1, "x0": 1, "y0": 2, "x1": 3, "y1": 4}

@@ -28,7 +28,7 @@ OWN_PLACES: dict[str, tuple[str, ...]] = {
     "choices": ("choices",),
     "answer_type": ("answer_type",),
     "boxes": ("evidence.boxes", "boxes", "bboxes", "bbox"),
-    "masks": ("evidence.masks",),
+    "masks": ("evidence.masks", "masks", "mask"),
     "substitute_images": ("substitute.images", "substitute.image"),
     "substitute_answer": ("substitute.answer",),
     "split": ("split",),
