@@ -5,25 +5,36 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from explicit_learning.cli.numbers import positive
 from explicit_learning.cli.output import add_json_argument, answer, show
 from explicit_learning.cli.paths import folder_path
-from explicit_learning.evaluation.requests import answer_requests, evaluation_of_run
+from explicit_learning.errors import Context, ExitCode
+from explicit_learning.evaluation.requests import Questions, Which, answer_requests, evaluation_of_run, models_of_run
 from explicit_learning.plan.typed_plan import EvaluationEngine
-from explicit_learning.report.table import evaluation_table
+from explicit_learning.report.outcomes import outcomes_text
 
 if TYPE_CHECKING:
     import argparse
 
-    from explicit_learning.errors import ExitCode
+    from explicit_learning.evaluation.requests import EvaluationRequest
 
 __all__ = ["add_arguments", "run"]
+
+USAGE = Context(gate="evaluation", exit_code=ExitCode.USAGE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a completed run directory")
-    whose = "whose answers: the final adapter's (default), the initial adapter's, or the base model's"
-    parser.add_argument("--which", choices=("final", "initial", "base"), default="final", help=whose)
+    whose = "whose answers, separated by commas: those of the base model, of the initial and of the final adapter"
+    parser.add_argument("--which", metavar="A,B", help=f"{whose} (default: all that the run has)")
+    other = "answers of another adapter that fits the run's plan, such as a checkpoint's; alone unless --which is given"
+    parser.add_argument("--adapter", type=Path, metavar="DIR", help=other)
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="evaluation rows to ask instead of the plan's")
+    place = "where the images of --rows lie (default: in the folder of the file)"
+    parser.add_argument("--assets", type=Path, metavar="DIR", help=place)
+    limit = "ask about so many base items only, drawn by their names"
+    parser.add_argument("--limit", type=positive, metavar="N", help=limit)
     engine = "what answers: the trainer's own model, or vLLM; by default the plan's generation.evaluation_engine"
     parser.add_argument("--engine", choices=get_args(EvaluationEngine), help=engine)
     parser.add_argument("--plan", type=Path, help="the plan a run was started with, if it moved")
@@ -33,13 +44,56 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    """Evaluate, and print a table or the evaluations."""
+    """Evaluate, and print tables or the evaluations.
+
+    Raises:
+        Refusal: If the command line contradicts itself, or anything that an evaluation needs is not in order.
+    """
+    wanted = _wanted(args)
+    questions = Questions(rows=args.rows, asset_root=args.assets, limit=args.limit)
     known: set[str] = set()
-    requests = [
-        evaluation_of_run(folder, args.which, engine=args.engine, plan_file=args.plan, out=args.out, known=known)
-        for folder in args.runs
-    ]
+    requests: list[EvaluationRequest] = []
+    for folder in args.runs:
+        models: list[Which | Path] = [] if wanted is None else [*wanted]
+        if wanted is None and args.adapter is None:
+            models = [*models_of_run(folder)]
+        if args.adapter is not None:
+            models.append(args.adapter)
+        requests += [
+            evaluation_of_run(
+                folder,
+                which,
+                questions=questions,
+                engine=args.engine,
+                plan_file=args.plan,
+                out=args.out,
+                known=known,
+            )
+            for which in models
+        ]
     evaluations = answer_requests(requests)
     if not args.json:
-        show(evaluation_table([(request.label, found) for request, found in zip(requests, evaluations, strict=True)]))
+        names = [request.label for request in requests]
+        show(outcomes_text(list(zip(names, evaluations, strict=True))))
     return answer([], as_json=args.json, evaluations=evaluations)
+
+
+def _wanted(args: argparse.Namespace) -> list[Which] | None:
+    """Return whose answers are asked for by name; ``None`` if none are named.
+
+    Raises:
+        Refusal: With exit code 64 if a name is unknown, or an option stands without the one that it belongs to.
+    """
+    if args.assets is not None and args.rows is None:
+        found, expected = "no --rows", "--rows FILE beside it"
+        raise USAGE.refusal(pointer="--assets", found=found, expected=expected, fix="name the rows, or leave it out")
+    if args.which is None:
+        return None
+    known: tuple[Which, ...] = get_args(Which)
+    names = [name.strip() for name in args.which.split(",") if name.strip()]
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        found = ", ".join(unknown) or "an empty list"
+        fix = "choose among these; name an adapter's folder with --adapter"
+        raise USAGE.refusal(pointer="--which", found=found, expected=", ".join(known), fix=fix)
+    return [which for which in known if which in names]

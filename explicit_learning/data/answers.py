@@ -24,6 +24,7 @@ from explicit_learning.data.equality import AnswerType, Choice, Equality, answer
 
 __all__ = [
     "ABSTENTION",
+    "ANSWERED_REGEX",
     "ANSWER_SCHEMA_REGEX",
     "MAX_BODY_CHARACTERS",
     "AnswerType",
@@ -40,9 +41,9 @@ __all__ = [
 
 ABSTENTION = ""
 MAX_BODY_CHARACTERS = 64
-ANSWER_SCHEMA_REGEX = (
-    r"<answer>[ -;=?-~\u00a0-\u2027\u202a-\ucfff\ud000-\ud7ff\ue000-\uffff\U00010000-\U0010ffff]{0,64}</answer>"
-)
+_CHARACTER = r"[ -;=?-~\u00a0-\u2027\u202a-\ucfff\ud000-\ud7ff\ue000-\uffff\U00010000-\U0010ffff]"
+ANSWER_SCHEMA_REGEX = rf"<answer>{_CHARACTER}{{0,64}}</answer>"
+ANSWERED_REGEX = rf"<answer>{_CHARACTER}{{1,64}}</answer>"  # the same without the abstention
 
 _OPEN, _CLOSE = "<answer>", "</answer>"
 _RESPONSE = re.compile(ANSWER_SCHEMA_REGEX)

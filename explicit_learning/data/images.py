@@ -18,7 +18,7 @@ import os
 from collections import OrderedDict
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from explicit_learning.data.asset_paths import AssetFolder
 from explicit_learning.data.image_headers import bombs_are_errors, open_image, unread_fault
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     from explicit_learning.data.rows import ImageRef
 
-__all__ = ["CACHE_VARIABLE", "DECODER_VERSION", "DEFAULT_CACHE_BYTES", "ImageStore", "decode_guarded", "decode_image"]
+__all__ = ["CACHE_VARIABLE", "DECODER_VERSION", "DEFAULT_CACHE_BYTES", "ImageSource", "ImageStore"]
+__all__ += ["decode_guarded", "decode_image"]
 
 CACHE_VARIABLE = "EXPLICIT_IMAGE_CACHE_DIR"
 DEFAULT_CACHE_BYTES = 256 * 1024 * 1024
@@ -80,6 +81,17 @@ def decode_guarded(source: Path | BinaryIO) -> tuple[Image, bool]:
     shown = Images.new("RGBA", layer.size, "white")
     shown.alpha_composite(layer)
     return shown.convert("RGB"), transparent
+
+
+class ImageSource(Protocol):
+    """Where the images of rows come from."""
+
+    def load(self, image: ImageRef, *, row: str | None = None) -> Image:
+        """Return an image, which the row of that name shows.
+
+        Raises:
+            Refusal: If it is not what the row says.
+        """
 
 
 class ImageStore:

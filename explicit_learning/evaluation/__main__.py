@@ -1,8 +1,8 @@
 """The process that evaluates: `el evaluate` starts it with a rank's environment.
 
-It reads an `EvaluationJob` from standard input, and writes each evaluation whole or not at all. All its requests are
-for one engine. One process answers several, because for a small model importing the libraries takes longer than
-answering.
+It reads an `EvaluationJob` from standard input, and writes each evaluation whole or not at all; the answers so far lie
+in a temporary file. All its requests are for one engine. One process answers several, because for a small model
+importing the libraries takes longer than answering.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from pathlib import Path
 
 from explicit_learning.errors import Refusal
 from explicit_learning.evaluation.child import begin
-from explicit_learning.evaluation.greedy import engine_of, evaluate
+from explicit_learning.evaluation.completing import engine_of
+from explicit_learning.evaluation.greedy import evaluate
+from explicit_learning.evaluation.partial import remove_partial
 from explicit_learning.evaluation.requests import EvaluationJob
 from explicit_learning.files.os_errors import write_fault
 from explicit_learning.files.progress import say
@@ -27,8 +29,9 @@ def main() -> int:
     for request in job.requests:
         say(f"evaluating {request.label}")
         try:
-            answers = evaluate(request, engine)
+            answers = evaluate(request, engine, machine=job.machine)
             write_evaluation(Path(request.out), request.identity, answers, machine=job.machine)
+            remove_partial(Path(request.out).parent)
         except (Refusal, OSError) as error:
             refusal = error if isinstance(error, Refusal) else Refusal(write_fault(error, Path(request.out)))
             say(str(refusal))

@@ -7,109 +7,69 @@ is taken, so that the numbers depend on the weights and not on a seed.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from explicit_learning.data.reading import read_slot_rows
-from explicit_learning.rundir.answers import Answer, Answered, answered
+from explicit_learning.evaluation.completing import decoded
+from explicit_learning.evaluation.partial import PartialAnswers
+from explicit_learning.files.progress import say
+from explicit_learning.rundir.answers import answered, asked_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from PIL.Image import Image
-
-    from explicit_learning.data.rows import ImageRef, SlotRow
+    from explicit_learning.evaluation.completing import Completer, Engine
     from explicit_learning.evaluation.requests import EvaluationRequest
-    from explicit_learning.plan.typed_plan import Plan
+    from explicit_learning.plan.typed_plan import Generation
+    from explicit_learning.rundir.answers import Answer, Answered, Asked
+    from explicit_learning.rundir.launches import Machine
 
-__all__ = ["Completer", "Engine", "ImageSource", "answer_rows", "engine_of", "evaluate"]
-
-
-class ImageSource(Protocol):
-    """Where the images of rows come from."""
-
-    def load(self, image: ImageRef, *, row: str | None = None) -> Image:
-        """Return an image, which the row of that name shows.
-
-        Raises:
-            Refusal: If it is not what the row says.
-        """
+__all__ = ["answer_batches", "evaluate"]
 
 
-class Completer(Protocol):
-    """A model with its adapter, ready to complete prompts."""
-
-    @property
-    def tokenizer(self) -> Any:  # noqa: ANN401 - transformers'
-        """The model's tokenizer."""
-
-    def complete(self, rows: Sequence[SlotRow]) -> list[list[int]]:
-        """Complete the prompts that show each row's selected view, all together.
-
-        Returns:
-            The token ids of each completion, up to and including its terminal token (none if it hit the cap).
-        """
-
-
-class Engine(Protocol):
-    """What computes the answers of a process."""
-
-    def completer(self, request: EvaluationRequest) -> Completer:
-        """Return the model that a request asks for; the one before it is not used any more.
-
-        Raises:
-            Refusal: If it cannot be made.
-        """
-
-
-def engine_of(name: str) -> Engine:
-    """Return the engine ``exact`` or ``vllm``, with nothing loaded yet."""
-    if name == "exact":
-        from explicit_learning.evaluation.exact import ExactEngine
-
-        return ExactEngine()
-    from explicit_learning.evaluation.vllm import VllmEngine
-
-    return VllmEngine()
-
-
-def evaluate(request: EvaluationRequest, engine: Engine) -> list[Answer]:
-    """Answer a plan's evaluation rows, in their order.
+def evaluate(request: EvaluationRequest, engine: Engine, *, machine: Machine) -> list[Answer]:
+    """Answer what a request asks, in its order; what an earlier process answered on this machine is kept.
 
     Raises:
         Refusal: If a row, an image or the prompt breaks its contract, or the engine fails.
+        OSError: If answers cannot be written.
     """
-    rows = read_slot_rows(Path(request.paths.evaluation), split="evaluation")
-    return [answer.record() for answer in answer_rows(engine.completer(request), rows, plan=request.plan)]
+    asked = asked_of(read_slot_rows(Path(request.paths.evaluation), split="evaluation"), limit=request.identity.limit)
+    generation = request.plan.generation
+    with PartialAnswers(Path(request.out).parent, request.identity, machine) as partial:
+        answers = partial.read(asked, batch=generation.evaluation_batch_size)
+        if answers:
+            say(f"going on after {len(answers)} of {len(asked)} answers")
+        if len(answers) < len(asked):
+            completer = engine.completer(request)
+            for batch in answer_batches(completer, asked[len(answers) :], generation=generation):
+                records = [answer.record() for answer in batch]
+                partial.append(records)
+                answers += records
+                say(f"answered {len(answers)} of {len(asked)} questions")
+    return answers
 
 
-def answer_rows(
-    completer: Completer, rows: Sequence[SlotRow], *, plan: Plan, say: Callable[[str], None] | None = None
-) -> list[Answered]:
-    """Answer each row's selected view greedily, in the order of the rows, as many together as the plan says.
+def answer_batches(completer: Completer, asked: Sequence[Asked], *, generation: Generation) -> Iterator[list[Answered]]:
+    """Answer questions greedily, in their order, as many together as the plan says.
 
     Args:
         completer: The model.
-        rows: The rows.
-        plan: The plan: how many rows are answered together, and what ends a completion.
-        say: Takes lines of progress.
+        asked: The questions.
+        generation: The plan's group: how many are answered together, and what ends a completion.
 
     Raises:
         Refusal: If an image breaks its contract, or the engine fails.
     """
-    answers: list[Answered] = []
-    batch = plan.generation.evaluation_batch_size
-    for start in range(0, len(rows), batch):
-        part = rows[start : start + batch]
-        completions = completer.complete(part)
-        answers += [
-            _answered(row, ids, completer.tokenizer, plan.generation.terminal_token_ids)
-            for row, ids in zip(part, completions, strict=True)
+    size, terminal = generation.evaluation_batch_size, generation.terminal_token_ids
+    for start in range(0, len(asked), size):
+        part = asked[start : start + size]
+        yield [
+            answered(
+                question,
+                decoded(completer.tokenizer, done.ids),
+                terminated=done.ids[-1] in terminal,
+                preference=done.preference,
+            )
+            for question, done in zip(part, completer.complete(part), strict=True)
         ]
-        if say is not None:
-            say(f"answered {len(answers)} of {len(rows)} held-out questions")
-    return answers
-
-
-def _answered(row: SlotRow, ids: list[int], tokenizer: Any, terminal: tuple[int, ...]) -> Answered:  # noqa: ANN401 - transformers'
-    text = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    return answered(row, text, terminated=ids[-1] in terminal)

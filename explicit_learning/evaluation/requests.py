@@ -8,11 +8,12 @@ last, by the process that has the signing key; a kill before that is repaired by
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from explicit_learning.completion.evaluation_statement import write_evaluation_statement
+from explicit_learning.data.held_out import held_out_faults
 from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.evaluation.environment import environment_faults, measured_machine
 from explicit_learning.evaluation.process import run_process
@@ -24,7 +25,9 @@ from explicit_learning.files.tree import FolderTree
 from explicit_learning.files.typed_json import to_json
 from explicit_learning.gates.output import place_faults
 from explicit_learning.gates.signing import named_signer
+from explicit_learning.inputs.base_model import read_base_model
 from explicit_learning.inputs.frozen import frozen_paths
+from explicit_learning.inputs.initial_adapter import read_initial_adapter
 from explicit_learning.inputs.outputs import inputs_of_paths, output_faults
 from explicit_learning.launch.environment import rank_environment
 from explicit_learning.lock import lock_sha256
@@ -49,13 +52,16 @@ if TYPE_CHECKING:
 __all__ = [
     "EvaluationJob",
     "EvaluationRequest",
+    "Questions",
     "Which",
     "answer_requests",
     "engine_key",
     "evaluation_of_run",
+    "models_of_run",
 ]
 
 Which = Literal["final", "initial", "base"]
+OTHER = "other"  # an adapter that is named by its folder
 CONTEXT = Context(gate="evaluation")
 MODULE = "explicit_learning.evaluation"
 
@@ -94,20 +100,37 @@ class EvaluationJob:
     requests: tuple[EvaluationRequest, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Questions:
+    """What is asked, if not all that the plan names.
+
+    Attributes:
+        rows: An other file of evaluation rows.
+        asset_root: Where its images lie; by default the folder of the file.
+        limit: Number of base items to ask about.
+    """
+
+    rows: Path | None = None
+    asset_root: Path | None = None
+    limit: int | None = None
+
+
 def evaluation_of_run(
     run: Path,
-    which: Which,
+    which: Which | Path,
     *,
+    questions: Questions | None = None,
     engine: EvaluationEngine | None = None,
     plan_file: Path | None = None,
     out: Path | None = None,
     known: set[str] | None = None,
 ) -> EvaluationRequest:
-    """Return the request for a run's final adapter, initial adapter, or base model.
+    """Return the request for a run's final adapter, initial adapter, base model, or an adapter in a folder.
 
     Args:
         run: The run directory.
-        which: Whose answers are wanted.
+        which: Whose answers are wanted: a word, or an adapter's folder.
+        questions: What is asked; by default the plan's evaluation rows.
         engine: What answers; by default what the plan says.
         plan_file: The plan that the run was started with; by default the file that the run's events name. The inputs
             are found from there, because a run directory holds no absolute path.
@@ -116,17 +139,18 @@ def evaluation_of_run(
 
     Raises:
         Refusal: If the run is not complete, its final adapter is not the marker's, its inputs are not what the plan
-            says, or the evaluation would lie in one of them.
+            says, an adapter does not fit the plan, other rows are not in order or were trained on, or the evaluation
+            would lie in one of the inputs.
     """
-    if not (run / layout.PLAN).is_file():
-        raise CONTEXT.at(run).refusal(
-            found=f"a folder without {layout.PLAN}",
-            expected="a run directory",
-            fix="name the folder that el run --out wrote",
-            exit_code=ExitCode.USAGE,
-        )
-    plan = load_plan(run / layout.PLAN)
-    paths = frozen_paths(plan_file or _started_with(run), expected=plan.frozen_config_sha256, known=known)
+    questions = questions or Questions()
+    plan = _plan_of(run)
+    started_with = plan_file or _started_with(run)
+    paths = frozen_paths(started_with, expected=plan.frozen_config_sha256, known=known)
+    asked, rows_sha256 = paths, None
+    if questions.rows is not None:
+        trained = started_with.resolve().parent / plan.data.dataset_manifest.path
+        asked = _with_other_rows(paths, questions.rows, questions.asset_root, trained=trained)
+        rows_sha256 = sha256_file(questions.rows)
     if which == "final" and not (run / layout.COMPLETION_MARKER).is_file():
         raise CONTEXT.at(run).refusal(
             found=f"a run without {layout.COMPLETION_MARKER}",
@@ -139,15 +163,29 @@ def evaluation_of_run(
         adapter = str(run / layout.FINAL_ADAPTER)
         sha256 = adapter_sha256(run / layout.FINAL_ADAPTER)
         marker_sha256 = sha256_file(run / layout.COMPLETION_MARKER)
-    elif which == "initial" and plan.initial_adapter is not None:
+    elif which == "initial":
+        if plan.initial_adapter is None:
+            fix = "leave it out, or ask for the base model's answers, which the run started from"
+            raise CONTEXT.at(run).refusal(
+                pointer="--which",
+                found=f"initial, and a run of {plan.arm}, which starts without an adapter",
+                expected="a run that starts from an adapter",
+                fix=fix,
+                exit_code=ExitCode.USAGE,
+            )
         adapter, sha256 = paths.initial_adapter, plan.initial_adapter.sha256  # it was compared with the file
+    elif isinstance(which, Path):
+        model = read_base_model(Path(paths.model))
+        adapter, sha256 = str(which), read_initial_adapter(which, lora=plan.lora, model=model).sha256()
     identity = identity_of(
         plan,
-        which=which,
+        which=OTHER if isinstance(which, Path) else which,
         completion_marker_sha256=marker_sha256,
         adapter_sha256=sha256,
         engine=engine or plan.generation.evaluation_engine,
         evaluation_lock_sha256=lock_sha256(lock_of_new_plan(plan.hardware.accelerator)),
+        rows_sha256=rows_sha256,
+        limit=questions.limit,
     )
     file = (out or run / layout.EVALUATIONS).resolve() / layout.evaluation_file(identity.name)
     inputs = inputs_of_paths(paths)
@@ -158,11 +196,43 @@ def evaluation_of_run(
     return EvaluationRequest(
         label=f"{run.name} ({which})",
         plan=plan,
-        paths=paths,
+        paths=asked,
         adapter=None if adapter is None else str(Path(adapter).resolve()),
         out=str(file),
         identity=identity,
     )
+
+
+def models_of_run(run: Path) -> list[Which]:
+    """Return whose answers a run has: the base model's, the final adapter's, and the initial one's if there is one.
+
+    Raises:
+        Refusal: If the folder is not a run directory, or its plan is not in order.
+    """
+    return ["base", "final"] if _plan_of(run).initial_adapter is None else ["base", "initial", "final"]
+
+
+def _plan_of(run: Path) -> Plan:
+    if not (run / layout.PLAN).is_file():
+        raise CONTEXT.at(run).refusal(
+            found=f"a folder without {layout.PLAN}",
+            expected="a run directory",
+            fix="name the folder that el run --out wrote",
+            exit_code=ExitCode.USAGE,
+        )
+    return load_plan(run / layout.PLAN)
+
+
+def _with_other_rows(paths: ResolvedPaths, rows: Path, asset_root: Path | None, *, trained: Path) -> ResolvedPaths:
+    """Return a plan's paths with an other file of evaluation rows, and the place of its images.
+
+    Raises:
+        Refusal: With everything that is wrong with the rows.
+    """
+    root = asset_root or rows.parent
+    if faults := held_out_faults(rows, asset_root=root, trained=trained, trained_root=Path(paths.asset_root)):
+        raise Refusal(faults)
+    return replace(paths, evaluation=str(rows.resolve()), asset_root=str(root.resolve()))
 
 
 def _require_final_adapter(run: Path, plan: Plan) -> None:

@@ -2,7 +2,7 @@
 
 The trainer's model is not loaded: which modules have an adapter follows from the plan and the headers of the model's
 files, and each adapter is read back from the engine and compared with its file. The engine computes in bfloat16,
-whatever the plan's type is.
+whatever the plan's type is. It gives no log-probs under the answer contract, so no preference is measured.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from explicit_learning.data.images import ImageStore
 from explicit_learning.data.prompt import load_system_prompt
 from explicit_learning.errors import Refusal
+from explicit_learning.evaluation.blank import BlankImages
+from explicit_learning.evaluation.completing import Completed
 from explicit_learning.evaluation.requests import engine_key
 from explicit_learning.inputs.lora_targets import resolve_targets
 from explicit_learning.model_files.weights import linear_modules, weighted_modules
@@ -27,8 +29,9 @@ if TYPE_CHECKING:
 
     from transformers import ProcessorMixin
 
-    from explicit_learning.data.rows import SlotRow
     from explicit_learning.evaluation.requests import EvaluationRequest
+    from explicit_learning.rundir.answers import Asked
+    from explicit_learning.training.rollouts.encoded_views import EncodedView
 
 __all__ = ["VllmCompleter", "VllmEngine"]
 
@@ -39,7 +42,7 @@ FIX = (
 
 
 class VllmEngine:
-    """Starts vLLM at the first request; `explicit_learning.evaluation.greedy.Engine` describes its method."""
+    """Starts vLLM at the first request; `explicit_learning.evaluation.completing.Engine` describes its method."""
 
     def __init__(self) -> None:
         """Start nothing yet."""
@@ -83,7 +86,7 @@ def _start(request: EvaluationRequest) -> tuple[ProcessorMixin, Engine]:
 
 
 class VllmCompleter:
-    """An engine with an adapter; `explicit_learning.evaluation.greedy.Completer` describes its method."""
+    """An engine with an adapter; `explicit_learning.evaluation.completing.Completer` describes its method."""
 
     def __init__(self, engine: Engine, processor: ProcessorMixin, request: EvaluationRequest) -> None:
         """Take the running engine.
@@ -96,11 +99,12 @@ class VllmCompleter:
         generation = request.plan.generation
         self.tokenizer: Any = processor.tokenizer
         self._engine = engine
-        self._encoder = ViewEncoder(
-            processor=processor,
-            images=ImageStore(Path(request.paths.asset_root)),
-            system=load_system_prompt(Path(request.paths.prompt)),
-        )
+        system = load_system_prompt(Path(request.paths.prompt))
+        images = ImageStore(Path(request.paths.asset_root))
+        self._encoders = {
+            "shown": ViewEncoder(processor=processor, images=images, system=system),
+            "blank": ViewEncoder(processor=processor, images=BlankImages(), system=system),
+        }
         self._rule = SamplingRule(
             temperature=0,
             top_p=1,
@@ -109,17 +113,21 @@ class VllmCompleter:
             regex=generation.answer_regex,
         )
 
-    def complete(self, rows: Sequence[SlotRow]) -> list[list[int]]:
-        """Complete the prompts of some rows.
+    def complete(self, asked: Sequence[Asked]) -> list[Completed]:
+        """Complete the prompts of some questions.
 
         Raises:
             Refusal: If an image breaks its contract, or the engine fails or reads another prompt (70).
         """
-        views = [self._encoder.encode(row.selected_view, row.question, row.choices, row=row.slot_id) for row in rows]
+        views = [self._encoded(question) for question in asked]
         try:
-            return [sample.ids for sample in self._engine.sample(views, None, self._rule)]
+            return [Completed(ids=sample.ids) for sample in self._engine.sample(views, None, self._rule)]
         except Refusal as refusal:
             raise _advised(refusal) from refusal
+
+    def _encoded(self, question: Asked) -> EncodedView:
+        row = question.row
+        return self._encoders[question.image].encode(row.selected_view, row.question, row.choices, row=row.slot_id)
 
 
 def _advised(refusal: Refusal) -> Refusal:

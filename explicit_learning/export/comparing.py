@@ -16,6 +16,7 @@ import torch
 from explicit_learning.evaluation.exact import ExactCompleter, model_inputs
 from explicit_learning.export.questions import questions_of
 from explicit_learning.files.progress import say
+from explicit_learning.rundir.answers import Asked
 from explicit_learning.rundir.export_record import ExportComparison
 from explicit_learning.training.policy import load_base, load_processor
 
@@ -78,7 +79,7 @@ def _said(model: Any, folder: Path, plan: Plan, questions: Questions) -> _Said: 
     processor = load_processor(folder, max_image_tokens=plan.generation.max_image_tokens)
     model.eval()
     completer = ExactCompleter(model, processor, plan=plan, system=questions.system, images=questions.images)
-    answers = [ids for row in questions.rows for ids in completer.complete([row])]
+    answers = [ids for row in questions.rows for ids in completer.greedy([Asked(row=row)])]
     return _Said(logits=_logits(model, processor, questions), answers=answers)
 
 
@@ -86,6 +87,6 @@ def _said(model: Any, folder: Path, plan: Plan, questions: Questions) -> _Said: 
 def _logits(model: Any, processor: Any, questions: Questions) -> list[Tensor]:  # noqa: ANN401 - transformers'
     found: list[Tensor] = []
     for row in questions.rows:
-        inputs = model_inputs(processor, [row], system=questions.system, images=questions.images)
+        inputs = model_inputs(processor, [Asked(row=row)], system=questions.system, images=questions.images)
         found.append(model(**inputs, logits_to_keep=POSITIONS).logits[0].float())
     return found

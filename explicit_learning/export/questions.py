@@ -18,7 +18,7 @@ from explicit_learning.files.progress import say
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from explicit_learning.evaluation.greedy import ImageSource
+    from explicit_learning.data.images import ImageSource
     from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
     from explicit_learning.rundir.export_record import Asked
 

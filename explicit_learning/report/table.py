@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.rundir.answers import RATES
+from explicit_learning.rundir.evaluation_summary import RATES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

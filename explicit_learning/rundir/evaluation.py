@@ -18,7 +18,8 @@ from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.tree import FolderTree, tree_document, tree_sha256
 from explicit_learning.files.typed_json import checked_json, document, parsed, to_json, write_document
 from explicit_learning.rundir import layout
-from explicit_learning.rundir.answers import Answer, summarise
+from explicit_learning.rundir.answers import Answer
+from explicit_learning.rundir.evaluation_summary import summarise
 from explicit_learning.rundir.launches import Machine
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ __all__ = [
 
 GATE = "evaluation"
 CONTEXT = Context(gate=GATE, fix="move the folder of this evaluation away, and run the command again to make a new one")
-SCHEMA_VERSION = 4
-LABELS = frozenset({"run_id", "arm", "which", "frozen_config_sha256", "completion_marker_sha256"})
+SCHEMA_VERSION = 5
+LABELS = frozenset({"run_id", "arm", "which", "rows_from", "frozen_config_sha256", "completion_marker_sha256"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,15 +53,21 @@ class EvaluationIdentity:
     Attributes:
         run_id: The run.
         arm: Its arm.
-        which: Whose answers: those of the ``final`` or ``initial`` adapter, or of the ``base`` model.
+        which: Whose answers: those of the ``final`` or ``initial`` adapter, of the ``base`` model, or of an ``other``
+            adapter that was named.
         frozen_config_sha256: Identity of the run's plan.
         completion_marker_sha256: Hash of the run's completion marker, which names the final adapter; ``None`` for the
             others.
         adapter_sha256: File identity of the adapter; ``None`` for the base model.
         model_snapshot_sha256: Identity of the base model.
         evaluation_manifest_sha256: Hash of the evaluation rows' file.
+        rows_from: Where that file is from: the ``plan``, or an ``other`` file that was named.
+        limit: Number of base items that were asked about; ``None`` for all.
         prompt_sha256: Hash of the system prompt's file.
         max_completion_tokens: Largest number of tokens of an answer.
+        batch_size: How many questions are answered together.
+        dtype: Number format of the model's weights and activations.
+        determinism: The plan's grade.
         engine: What answers: ``exact``, the trainer's own model, or ``vllm``.
         environment_lock_sha256: Hash of the plan's lock, in whose environment the run was trained.
         evaluation_lock_sha256: Hash of the lock of the environment that answers.
@@ -76,8 +83,13 @@ class EvaluationIdentity:
     adapter_sha256: str | None
     model_snapshot_sha256: str
     evaluation_manifest_sha256: str
+    rows_from: str
+    limit: int | None
     prompt_sha256: str
     max_completion_tokens: int
+    batch_size: int
+    dtype: str
+    determinism: str
     engine: str
     environment_lock_sha256: str
     evaluation_lock_sha256: str
@@ -99,9 +111,15 @@ class Evaluation(EvaluationIdentity):
     Attributes:
         machine: The machine that answered, as it was measured before.
         answers_sha256: Hash of the file with the answers, which lies beside it.
-        rows: Number of questions.
+        rows: Number of questions, those with blank images left out.
         malformed: Answers that break the answer contract.
-        relations: Counts and rates of each relation (see `summarise`).
+        relations: Counts and rates of each relation, and of each state of the evidence in it.
+        false_abstention: Abstentions where the evidence is there.
+        groups: Groups of which all views were answered right.
+        consistency: Pairs of FULL and CONTROL views with the same answer.
+        image_blind: FULL questions answered right with blank images.
+        calibration: Shares of right answers by confidence; ``None`` where that was not measured.
+        risk_coverage: Wrong answers among the most confident ones; ``None`` likewise.
     """
 
     machine: Machine
@@ -109,6 +127,12 @@ class Evaluation(EvaluationIdentity):
     rows: int
     malformed: int
     relations: dict[str, Any]
+    false_abstention: dict[str, Any]
+    groups: dict[str, Any]
+    consistency: dict[str, Any]
+    image_blind: dict[str, Any]
+    calibration: dict[str, Any] | None
+    risk_coverage: dict[str, Any] | None
 
 
 def identity_of(
@@ -119,8 +143,13 @@ def identity_of(
     adapter_sha256: str | None,
     engine: str,
     evaluation_lock_sha256: str,
+    rows_sha256: str | None = None,
+    limit: int | None = None,
 ) -> EvaluationIdentity:
-    """Return what an evaluation on a plan's held-out rows depends on; `EvaluationIdentity` describes the arguments."""
+    """Return what an evaluation depends on; `EvaluationIdentity` describes the arguments.
+
+    ``rows_sha256`` is the hash of an other file of evaluation rows than the plan's; ``None`` for the plan's.
+    """
     return EvaluationIdentity(
         run_id=plan.run_id,
         arm=plan.arm,
@@ -129,9 +158,14 @@ def identity_of(
         completion_marker_sha256=completion_marker_sha256,
         adapter_sha256=adapter_sha256,
         model_snapshot_sha256=plan.model.snapshot_sha256,
-        evaluation_manifest_sha256=plan.data.evaluation_manifest.sha256,
+        evaluation_manifest_sha256=rows_sha256 or plan.data.evaluation_manifest.sha256,
+        rows_from="plan" if rows_sha256 is None else "other",
+        limit=limit,
         prompt_sha256=plan.prompt.sha256,
         max_completion_tokens=plan.generation.max_completion_tokens,
+        batch_size=plan.generation.evaluation_batch_size,
+        dtype=plan.model.dtype,
+        determinism=plan.determinism,
         engine=engine,
         environment_lock_sha256=plan.environment_lock_sha256,
         evaluation_lock_sha256=evaluation_lock_sha256,

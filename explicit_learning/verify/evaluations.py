@@ -7,6 +7,7 @@ again where the held-out rows can be reached.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -20,9 +21,8 @@ from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.tree import UNREADABLE, SubTree, tree_sha256
 from explicit_learning.files.typed_json import to_json
 from explicit_learning.model_files.folders import ADAPTER_FILES
-from explicit_learning.rewards import TRUNCATED
 from explicit_learning.rundir import layout
-from explicit_learning.rundir.answers import answered, parsed_fields
+from explicit_learning.rundir.answers import again, asked_of, confidence_of, parsed_fields
 from explicit_learning.rundir.evaluation import counted_faults, evaluation_of, identity_of, read_answers
 from explicit_learning.verify.derived import CheckedFolder, check_statement, hashed_files
 from explicit_learning.verify.files import READABLE, REMOVE
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from explicit_learning.data.rows import SlotRow
     from explicit_learning.errors import Fault
     from explicit_learning.files.tree import Tree
-    from explicit_learning.rundir.answers import Answer
+    from explicit_learning.rundir.answers import Answer, Asked
     from explicit_learning.rundir.evaluation import Evaluation
     from explicit_learning.verify.reachable import Reachable
     from explicit_learning.verify.record import RunRecord
@@ -153,7 +153,8 @@ def check_evaluation(
         if layout.ANSWERS in hashes:
             found.collector.extend(counted_faults(tree, found.record, hashes[layout.ANSWERS]))
         rows = None if rows_of is None else rows_of(found.record)
-        found.collector.extend(_answer_faults(tree, read_answers(tree), rows))
+        asked = None if rows is None else asked_of(rows, limit=found.record.limit)
+        found.collector.extend(_answer_faults(tree, read_answers(tree), asked))
     except Refusal as refusal:
         found.collector.extend(refusal.faults)
         return found
@@ -170,25 +171,42 @@ def check_evaluation(
     return found
 
 
-def _answer_faults(tree: Tree, answers: Iterable[Answer], rows: tuple[SlotRow, ...] | None) -> Iterator[Fault]:
-    """Yield a fault for each field of an answer that does not follow from its text and its row."""
+def _answer_faults(tree: Tree, answers: Iterable[Answer], asked: tuple[Asked, ...] | None) -> Iterator[Fault]:
+    """Yield a fault for each field of an answer that does not follow from its text and its question."""
     held = list(answers)
     place = tree.place(layout.ANSWERS)
-    if rows is not None and len(rows) != len(held):
-        expected = f"{len(rows)}, one for each evaluation row"
+    if asked is not None and len(asked) != len(held):
+        expected = f"{len(asked)}, one for each question"
         yield CONTEXT.fault(file=place, found=f"{len(held)} answers", expected=expected)
-        rows = None
+        asked = None
     for number, answer in enumerate(held):
-        if rows is None:
+        at = f"{place}:{number + 1}"
+        if asked is None:
             expected_fields = parsed_fields(answer)
         else:
-            again = answered(rows[number], answer.text, terminated=answer.reason != TRUNCATED)
-            expected_fields = to_json(again.record())
+            expected_fields = to_json(again(answer, asked[number]).record())
+            expected_fields.pop("own_best")  # its confidence is compared below, where all that decides it is there
         for name, value in expected_fields.items():
             if (told := getattr(answer, name)) != value:
                 expected = f"{found_text(value)}, computed again"
-                at = f"{place}:{number + 1}"
                 yield CONTEXT.fault(file=at, pointer=f"/{name}", found=found_text(told), expected=expected)
+        yield from _preference_faults(answer, None if asked is None else asked[number], at)
+
+
+def _preference_faults(answer: Answer, question: Asked | None, at: str) -> Iterator[Fault]:
+    """Yield a fault for what an answer's own best one says otherwise than its log-probs, its text and its question."""
+    if (own := answer.own_best) is None:
+        return
+    if not math.isclose(confidence := confidence_of(own.log_prob, own.abstention_log_prob), own.confidence):
+        expected = f"{confidence!r}, as the two log-probs give"
+        yield CONTEXT.fault(file=at, pointer="/own_best/confidence", found=repr(own.confidence), expected=expected)
+    if not answer.abstained and answer.parsed_answer != own.body:
+        expected = f"{found_text(answer.parsed_answer)}, the greedy answer"
+        yield CONTEXT.fault(file=at, pointer="/own_best/body", found=found_text(own.body), expected=expected)
+    fitting = None if question is None else again(answer, question).record().own_best
+    if fitting is not None and own.right != fitting.right:
+        expected = f"{found_text(fitting.right)}, computed again"
+        yield CONTEXT.fault(file=at, pointer="/own_best/right", found=found_text(own.right), expected=expected)
 
 
 def _run_faults(tree: Tree, found: Evaluation, run: Tree, record: RunRecord, *, folder: str) -> Iterator[Fault]:
@@ -209,7 +227,9 @@ def _run_faults(tree: Tree, found: Evaluation, run: Tree, record: RunRecord, *, 
     if plan is None or (found.which == "final" and marker is None):
         return  # a fault of the run says so
     adapter, marker_sha256 = None, None
-    if found.which == "initial" and plan.initial_adapter is not None:
+    if found.which == "other":
+        adapter = found.adapter_sha256
+    elif found.which == "initial" and plan.initial_adapter is not None:
         adapter = plan.initial_adapter.sha256
     elif found.which == "final" and marker is not None:
         adapter = sha256_json({name: marker.adapter.files.get(name) for name in ADAPTER_FILES})
@@ -221,6 +241,8 @@ def _run_faults(tree: Tree, found: Evaluation, run: Tree, record: RunRecord, *, 
         adapter_sha256=adapter,
         engine=found.engine,
         evaluation_lock_sha256=found.evaluation_lock_sha256,
+        rows_sha256=found.evaluation_manifest_sha256 if found.rows_from == "other" else None,
+        limit=found.limit,
     )
     for name, value in to_json(own).items():
         if (told := getattr(found, name)) != value:

@@ -14,6 +14,7 @@ from explicit_learning.data.reading import read_slot_rows
 from explicit_learning.files.resources import PROMPTS
 from explicit_learning.files.typed_json import from_json
 from explicit_learning.plan.typed_plan import Plan
+from explicit_learning.rundir.answers import Asked
 from tests.support.plans import MODEL, write_plan
 
 if TYPE_CHECKING:
@@ -40,10 +41,11 @@ def plan(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Plan:
 
 def test_answers_do_not_depend_on_how_rows_are_batched(plan: Plan, data: Path) -> None:
     from explicit_learning.evaluation.exact import ExactCompleter
-    from explicit_learning.evaluation.greedy import answer_rows
+    from explicit_learning.evaluation.greedy import answer_batches
     from explicit_learning.training.policy import load_base, load_processor
 
     rows = read_slot_rows(data / "evaluation.jsonl", split="evaluation")
+    asked = [Asked(row=row) for row in rows]
     model, processor = (
         load_base(MODEL, plan.model, accelerator="cpu", strict=True).eval(),
         load_processor(MODEL, max_image_tokens=None),
@@ -54,10 +56,10 @@ def test_answers_do_not_depend_on_how_rows_are_batched(plan: Plan, data: Path) -
 
     def answer(batch: int) -> list[str]:
         planned = replace(plan, generation=replace(plan.generation, evaluation_batch_size=batch))
-        said: list[str] = []
         completer = ExactCompleter(model, processor, plan=planned, system=system, images=ImageStore(data))
-        answers = answer_rows(completer, rows, plan=planned, say=said.append)
-        assert len(said) == -(-len(rows) // batch)
+        batches = list(answer_batches(completer, asked, generation=planned.generation))
+        assert len(batches) == -(-len(rows) // batch)
+        answers = [answered for part in batches for answered in part]
         assert [answered.row for answered in answers] == list(rows)
         assert all(answered.score.valid for answered in answers)
         return [answered.text for answered in answers]
@@ -80,7 +82,7 @@ def test_prompts_are_those_of_training(plan: Plan, data: Path) -> None:
     processor = load_processor(MODEL, max_image_tokens=None)
     rows = read_slot_rows(data / "evaluation.jsonl", split="evaluation")[:3]
     images = ImageStore(data)
-    inputs = model_inputs(processor, rows, system="Look.", images=images)
+    inputs = model_inputs(processor, [Asked(row=row) for row in rows], system="Look.", images=images)
     for row, ids, mask in zip(rows, inputs["input_ids"], inputs["attention_mask"], strict=True):
         messages = prepare_multimodal_messages(
             prompt_messages("Look.", row.question, row.choices, image_count=1),

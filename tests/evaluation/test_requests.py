@@ -39,7 +39,7 @@ def run(tmp_path: Path) -> Path:
 
 def test_the_name_of_an_evaluation_never_changes() -> None:
     # Evaluations of this form lie under this name, and are not made again.
-    assert IDENTITY.name == "90ea9e217d59f8ae"
+    assert IDENTITY.name == "bdc868ae44acb364"
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,7 @@ def test_the_name_of_an_evaluation_never_changes() -> None:
         {"run_id": "other"},
         {"arm": "evi_po"},
         {"which": "initial"},
+        {"rows_from": "other"},
         {"frozen_config_sha256": "0" * 64},
         {"completion_marker_sha256": None},
     ],
@@ -62,6 +63,10 @@ def test_labels_do_not_change_the_name(label: dict[str, str]) -> None:
         {"adapter_sha256": None},
         {"prompt_sha256": "0" * 64},
         {"max_completion_tokens": 13},
+        {"limit": 3},
+        {"batch_size": 32},
+        {"dtype": "bfloat16"},
+        {"determinism": "seeded"},
         {"engine": "vllm"},
         {"environment_lock_sha256": "0" * 64},
         {"evaluation_lock_sha256": "0" * 64},

@@ -16,6 +16,7 @@ from explicit_learning.files.resources import ASSETS
 from explicit_learning.files.typed_json import from_json
 from explicit_learning.inputs.frozen import frozen_paths
 from explicit_learning.plan.typed_plan import Plan
+from explicit_learning.rundir.answers import Asked
 from explicit_learning.rundir.evaluation import EvaluationIdentity
 from tests.support.plans import MODEL, write_plan
 
@@ -152,14 +153,17 @@ def test_an_engine_alone_is_set_up_by_the_plan_or_by_defaults(engines: list[Fake
 
 
 def test_answers_are_greedy_under_the_plans_expression(engines: list[FakeEngine], request_of: Any) -> None:
-    from explicit_learning.evaluation.greedy import answer_rows
+    from explicit_learning.evaluation.greedy import answer_batches
     from explicit_learning.evaluation.vllm import VllmEngine
 
     request = request_of(generation={"evaluation_batch_size": 3})
     rows = read_slot_rows(Path(request.paths.evaluation), split="evaluation")[:4]
-    found = answer_rows(VllmEngine().completer(request), rows, plan=request.plan)
+    asked = [Asked(row=row) for row in rows]
+    batches = answer_batches(VllmEngine().completer(request), asked, generation=request.plan.generation)
+    found = [answered for batch in batches for answered in batch]
     assert [answered.row for answered in found] == list(rows)
     assert not any(answered.score.valid for answered in found)
+    assert {answered.preference for answered in found} == {None}
     [started] = engines
     assert [len(views) for views, _, _ in started.asked] == [3, 1]
     generation = request.plan.generation
@@ -179,7 +183,7 @@ def test_what_fails_in_the_engine_is_refused_with_advice_for_an_evaluation(
     completer = engine.completer(request)
     engines[0].broken = True
     row = read_slot_rows(Path(request.paths.evaluation), split="evaluation")[0]
-    for call in (lambda: engine.completer(request), lambda: completer.complete([row])):
+    for call in (lambda: engine.completer(request), lambda: completer.complete([Asked(row=row)])):
         with pytest.raises(Refusal) as caught:
             call()
         [fault] = caught.value.faults

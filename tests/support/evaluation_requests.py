@@ -30,8 +30,13 @@ IDENTITY = EvaluationIdentity(
     adapter_sha256="a" * 64,
     model_snapshot_sha256="b" * 64,
     evaluation_manifest_sha256="c" * 64,
+    rows_from="plan",
+    limit=None,
     prompt_sha256="d" * 64,
     max_completion_tokens=12,
+    batch_size=64,
+    dtype="float32",
+    determinism="strict",
     engine="exact",
     environment_lock_sha256="e" * 64,
     evaluation_lock_sha256="f" * 64,
@@ -49,17 +54,21 @@ def answers(count: int = 3) -> list[Answer]:
     return [
         Answer(
             slot_id=f"slot-{index}",
+            group_id=f"group-{index}",
             view_id="full",
             relation="FULL",
             state="original",
+            image="shown",
             target="7",
             text="<answer>7</answer>",
             valid=True,
             reason=None,
             parsed_answer="7",
+            normalised_prediction="7",
             right=True,
             abstained=False,
             said_full_answer=True,
+            own_best=None,
         )
         for index in range(count)
     ]

@@ -11,7 +11,7 @@ from explicit_learning.files.hashing import sha256_file
 from explicit_learning.model_files.folders import adapter_sha256
 from explicit_learning.plan.reading import load_plan
 from explicit_learning.rundir import layout
-from explicit_learning.rundir.answers import answered
+from explicit_learning.rundir.answers import Asked, Preference, answered, asked_of
 from explicit_learning.rundir.evaluation import identity_of, write_evaluation
 from tests.support.machines import MACHINE
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from explicit_learning.rundir.answers import Answer
 
-__all__ = ["QUESTIONS", "answers_to", "evaluate_run", "question"]
+__all__ = ["QUESTIONS", "answer_to", "answers_to", "evaluate_run", "question"]
 
 
-def question(relation: str, *, number: int = 0, state: str = "state") -> SlotRow:
+def question(relation: str, *, number: int = 0, state: str = "state", group: str = "g") -> SlotRow:
     """Return a question: seven on the original image, three on the substitute's."""
 
     def view(role: Relation, shown: str) -> View:
@@ -34,7 +34,7 @@ def question(relation: str, *, number: int = 0, state: str = "state") -> SlotRow
 
     return SlotRow(
         slot_id=f"slot-{number}",
-        group_id="g",
+        group_id=group,
         base_id="b",
         split="evaluation",
         question="?",
@@ -52,8 +52,23 @@ QUESTIONS = tuple(question(name, number=number) for number, name in enumerate(("
 
 
 def answers_to(rows: tuple[SlotRow, ...] = QUESTIONS, text: str = "<answer>7</answer>") -> list[Answer]:
-    """Return the same answer to every question."""
-    return [answered(row, text, terminated=True).record() for row in rows]
+    """Return the same answer to every question, those with blank images included."""
+    return [answered(asked, text, terminated=True).record() for asked in asked_of(rows)]
+
+
+def answer_to(relation: str, body: str | None, *, preference: Preference | None = None, **where: Any) -> Answer:
+    """Return an answer to a question of a relation; ``None`` for one that breaks the contract.
+
+    Args:
+        relation: The relation.
+        body: The answer's body.
+        preference: The model's own best answer beside an abstention.
+        where: Further arguments of `question`, and ``image``.
+    """
+    image = where.pop("image", "shown")
+    text = "no block" if body is None else f"<answer>{body}</answer>"
+    asked = Asked(row=question(relation, **where), image=image)
+    return answered(asked, text, terminated=True, preference=preference).record()
 
 
 def evaluate_run(

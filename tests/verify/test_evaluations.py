@@ -21,7 +21,7 @@ from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.tree import FolderTree, hash_tree
 from explicit_learning.gates.signing import named_signer, public_key_of, write_key_pair
-from explicit_learning.rundir.answers import answered
+from explicit_learning.rundir.answers import Asked, answered
 from explicit_learning.rundir.evaluation import evaluation_of, identity_of, write_evaluation
 from explicit_learning.verify.evaluations import NOT_SCORED, check_evaluation
 from explicit_learning.verify.statement import LIMIT_UNSIGNED
@@ -175,7 +175,7 @@ def test_a_forged_answer_is_found_in_its_text(run: Path, field: str, value: obje
 def test_a_malformed_answer_that_is_told_to_be_right_is_found_without_the_rows(
     run: Path, field: str, text: str, terminated: bool
 ) -> None:
-    malformed = answered(QUESTIONS[0], text, terminated=terminated).record()
+    malformed = answered(Asked(row=QUESTIONS[0]), text, terminated=terminated).record()
     folder = evaluate_run(run, answers=[replace(malformed, **{field: True})])
     assert places(verified(run), folder) == [("answers.jsonl:1", f"/{field}")]
 
@@ -201,7 +201,7 @@ def test_a_forged_score_is_found_where_the_rows_are_reachable(run: Path) -> None
     [fault] = check_evaluation(FolderTree(folder), key=None, rows_of=lambda _: QUESTIONS).faults()
     assert (fault.file, fault.pointer) == (str(folder / "answers.jsonl:3"), "/right")
     [fault] = check_evaluation(FolderTree(folder), key=None, rows_of=lambda _: QUESTIONS[:2]).faults()
-    assert (fault.found, fault.expected) == ("3 answers", "2, one for each evaluation row")
+    assert (fault.found, fault.expected) == ("4 answers", "3, one for each question")
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,9 @@ from explicit_learning.lock import VLLM_CPU_LOCK, lock_sha256
 from explicit_learning.model_files.folders import adapter_sha256
 from explicit_learning.plan.typed_plan import Plan
 from explicit_learning.rundir import layout
-from explicit_learning.rundir.answers import RATES, Answer
+from explicit_learning.rundir.answers import Answer
 from explicit_learning.rundir.evaluation import EvaluationIdentity
+from explicit_learning.rundir.evaluation_summary import RATES
 from tests.support.plans import write_plan
 
 if TYPE_CHECKING:

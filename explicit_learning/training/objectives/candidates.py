@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Candidate", "candidate_bodies", "divergence", "tokenise_candidates"]
+__all__ = ["Candidate", "candidate_bodies", "divergence", "tokenise_candidates", "turn_end"]
 
 _BODY_START = len("<answer>")
 
@@ -59,6 +59,17 @@ def divergence(sequences: Sequence[Sequence[int]]) -> int:
         if len({sequence[index] for sequence in sequences}) > 1:
             return index
     raise ValueError("a candidate is the beginning of all others")
+
+
+def turn_end(tokenizer: PreTrainedTokenizerBase, terminal: Sequence[int]) -> int:
+    """Return the token that ends a candidate: the one that the chat template ends a turn with, as SFT rows do.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        terminal: The model's whole set of end-of-sequence tokens; its first is taken if that one is not in it.
+    """
+    eos: int | None = tokenizer.eos_token_id
+    return eos if eos is not None and eos in terminal else terminal[0]
 
 
 def tokenise_candidates(

@@ -20,7 +20,7 @@ import torch
 from explicit_learning.data.evidence import evidence_sources, view_shares
 from explicit_learning.training.forwards import checkpointed
 from explicit_learning.training.grpo import AlignedGRPOTrainer
-from explicit_learning.training.objectives.candidates import tokenise_candidates
+from explicit_learning.training.objectives.candidates import tokenise_candidates, turn_end
 from explicit_learning.training.objectives.evi_po import (
     GroupScores,
     cross_entropy,
@@ -118,9 +118,7 @@ class EviPoTrainer(AlignedGRPOTrainer):
         self._encoder = encoder
         self._grounding = grounding
         self._sums: defaultdict[str, float] = defaultdict(float)
-        # The token that the chat template ends a turn with, as SFT rows do.
-        terminal, turn_end = self._constraint.terminal, int(self._tokenizer.eos_token_id)
-        self._terminal = turn_end if turn_end in terminal else terminal[0]
+        self._terminal = turn_end(self._tokenizer, self._constraint.terminal)
         geometry = self._schedule.geometry
         self._scale = group_scale(ranks=geometry.ranks, slots_per_step=geometry.slots_per_cycle)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from transformers import ProcessorMixin
 
     from explicit_learning.data.answers import Choice
-    from explicit_learning.data.images import ImageStore
+    from explicit_learning.data.images import ImageSource
     from explicit_learning.data.rows import View
 
 __all__ = ["EncodedView", "ViewEncoder", "model_inputs"]
@@ -57,7 +57,7 @@ class ViewEncoder:
     Any thread may ask. One at a time is served: the processor's tokenizer keeps its settings of padding between calls.
     """
 
-    def __init__(self, *, processor: ProcessorMixin, images: ImageStore, system: str) -> None:
+    def __init__(self, *, processor: ProcessorMixin, images: ImageSource, system: str) -> None:
         """Take what views are encoded with.
 
         Args:
