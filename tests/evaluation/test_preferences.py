@@ -11,7 +11,9 @@ import pytest
 from explicit_learning.data.answers import ABSTENTION, parse_answer
 from explicit_learning.data.digits.writer import Size, write_dataset
 from explicit_learning.data.images import ImageStore
+from explicit_learning.data.prompt import load_system_prompt
 from explicit_learning.data.reading import read_slot_rows
+from explicit_learning.files.resources import PROMPTS
 from explicit_learning.files.typed_json import from_json
 from explicit_learning.plan.typed_plan import Plan
 from explicit_learning.rundir.answers import asked_of
@@ -37,14 +39,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[ExactCompleter, tup
     from explicit_learning.training.policy import load_base, load_processor
 
     folder = tmp_path_factory.mktemp("world")
-    write_dataset(folder / "data", seed=5, size=Size(sft_items=8, slot_groups=2, evaluation_groups=6))
+    write_dataset(folder / "data", seed=5, size=Size(sft_items=8, slot_groups=2, evaluation_groups=12))
     plan = from_json(Plan, json.loads(write_plan(folder / "plan.json", "sft_certificate", folder / "data").read_text()))
     model = load_base(MODEL, plan.model, accelerator="cpu", strict=True)
     completer = ExactCompleter(
         PeftModel.from_pretrained(model, SFT).eval(),
         load_processor(MODEL, max_image_tokens=None),
         plan=plan,
-        system="Look.",
+        system=load_system_prompt(PROMPTS / "common_system.txt"),
         images=ImageStore(folder / "data"),
     )
     return completer, asked_of(read_slot_rows(folder / "data" / "evaluation.jsonl", split="evaluation"))

@@ -17,7 +17,7 @@ from explicit_learning.files.typed_json import from_json
 from explicit_learning.inputs.frozen import frozen_paths
 from explicit_learning.plan.typed_plan import Plan
 from explicit_learning.rundir.answers import Asked
-from explicit_learning.rundir.evaluation import EvaluationIdentity
+from explicit_learning.rundir.evaluation import identity_of
 from tests.support.plans import MODEL, write_plan
 
 pytestmark = [
@@ -80,20 +80,13 @@ def request_of(tmp_path: Path, digits_manifest: Path) -> Any:
         lora = {"lora": {"rank": 9, "alpha": 9}}
         file = write_plan(tmp_path / f"{arm}.json", arm, digits_manifest.parent, lora, changes)
         plan = from_json(Plan, json.loads(file.read_text()))
-        identity = EvaluationIdentity(
-            run_id=plan.run_id,
-            arm=arm,
+        identity = identity_of(
+            plan,
             which="final",
-            adapter_sha256="a" * 64,
-            model_snapshot_sha256=plan.model.snapshot_sha256,
-            evaluation_manifest_sha256=plan.data.evaluation_manifest.sha256,
-            prompt_sha256=plan.prompt.sha256,
-            max_completion_tokens=plan.generation.max_completion_tokens,
-            engine="vllm",
-            environment_lock_sha256=plan.environment_lock_sha256,
-            evaluation_lock_sha256=plan.environment_lock_sha256,
-            frozen_config_sha256=plan.frozen_config_sha256,
             completion_marker_sha256="b" * 64,
+            adapter_sha256="a" * 64,
+            engine="vllm",
+            evaluation_lock_sha256=plan.environment_lock_sha256,
         )
         paths = frozen_paths(file, expected=plan.frozen_config_sha256)
         return EvaluationRequest(label=arm, plan=plan, paths=paths, adapter=adapter, out="o", identity=identity)
