@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from explicit_learning.cli.numbers import positive
+from explicit_learning.cli.numbers import base_items
 from explicit_learning.cli.output import add_json_argument, answer, show
 from explicit_learning.cli.paths import folder_path
 from explicit_learning.errors import Context, ExitCode
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     place = "where the images of --rows lie (default: in the folder of the file)"
     parser.add_argument("--assets", type=Path, metavar="DIR", help=place)
     limit = "ask about so many base items only, drawn by their names"
-    parser.add_argument("--limit", type=positive, metavar="N", help=limit)
+    parser.add_argument("--limit", type=base_items, metavar="N", help=limit)
     engine = "what answers: the trainer's own model, or vLLM; by default the plan's generation.evaluation_engine"
     parser.add_argument("--engine", choices=get_args(EvaluationEngine), help=engine)
     parser.add_argument("--plan", type=Path, help="the plan a run was started with, if it moved")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError
 
-__all__ = ["image_tokens", "positive", "seed"]
+__all__ = ["base_items", "image_tokens", "positive", "seed"]
 
 # As in schemas/plan.schema.json: what every random number generator that is seeded takes.
 MAXIMUM_SEED = 2**32 - 1
 MAXIMUM_COUNT = 1024
 MAXIMUM_IMAGE_TOKENS = 10_000_000
+MAXIMUM_BASE_ITEMS = 1_000_000_000
 
 
 def seed(text: str) -> int:
@@ -37,6 +38,15 @@ def image_tokens(text: str) -> int:
         ArgumentTypeError: If it is not an integer from 1 to 10000000.
     """
     return _between(text, 1, MAXIMUM_IMAGE_TOKENS)
+
+
+def base_items(text: str) -> int:
+    """Read a number of base items.
+
+    Raises:
+        ArgumentTypeError: If it is not an integer from 1 to 1000000000.
+    """
+    return _between(text, 1, MAXIMUM_BASE_ITEMS)
 
 
 def _between(text: str, low: int, high: int) -> int:

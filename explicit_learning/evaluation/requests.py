@@ -175,8 +175,7 @@ def evaluation_of_run(
             )
         adapter, sha256 = paths.initial_adapter, plan.initial_adapter.sha256  # it was compared with the file
     elif isinstance(which, Path):
-        model = read_base_model(Path(paths.model))
-        adapter, sha256 = str(which), read_initial_adapter(which, lora=plan.lora, model=model).sha256()
+        adapter, sha256 = str(which), _named_adapter_sha256(which, plan, Path(paths.model))
     identity = identity_of(
         plan,
         which=OTHER if isinstance(which, Path) else which,
@@ -201,6 +200,22 @@ def evaluation_of_run(
         out=str(file),
         identity=identity,
     )
+
+
+def _named_adapter_sha256(folder: Path, plan: Plan, model: Path) -> str:
+    """Return the identity of an adapter that the command line names.
+
+    Raises:
+        Refusal: If it is not a whole adapter of the plan's shape.
+    """
+    try:
+        return read_initial_adapter(folder, lora=plan.lora, model=read_base_model(model)).sha256()
+    except Refusal as refusal:
+        of_plans = "/initial_adapter/"  # where a plan would name it
+        raise Refusal(
+            replace(fault, pointer="--adapter") if (fault.pointer or "").startswith(of_plans) else fault
+            for fault in refusal.faults
+        ) from None
 
 
 def models_of_run(run: Path) -> list[Which]:
