@@ -10,6 +10,7 @@ from explicit_learning.cli.numbers import seed
 from explicit_learning.cli.output import add_json_argument, answer
 from explicit_learning.cli.paths import folder_path
 from explicit_learning.data.dataset import load_dataset_manifest
+from explicit_learning.freeze.draft import DIGITS_SIZES
 from explicit_learning.freeze.draft_data import write_digits
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     digits = kinds.add_parser("digits", help="the embedded dataset of handwritten digits")
     digits.add_argument("--out", type=folder_path, required=True, metavar="DIR", help="folder to make")
     digits.add_argument("--seed", type=seed, default=0, help="the same seed gives the same bytes (default 0)")
-    digits.add_argument("--size", choices=("demo", "quick"), default="demo", help="how much (default demo)")
+    digits.add_argument("--size", choices=DIGITS_SIZES, default="demo", help="how much (default demo)")
     add_json_argument(digits)
     digits.set_defaults(run_kind=_run_digits)
     text = "a dataset from your own images, questions, answers and evidence; the same command again goes on"

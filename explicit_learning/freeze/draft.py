@@ -18,9 +18,11 @@ from explicit_learning.plan.geometry import Geometry
 if TYPE_CHECKING:
     from explicit_learning.errors import Fault
 
-__all__ = ["PAPO_RECIPES", "draft_schema", "fill_defaults"]
+__all__ = ["DIGITS_SIZES", "PAPO_RECIPES", "draft_schema", "fill_defaults"]
 
 CONTEXT = Context(gate="draft")
+# Names in `explicit_learning.data.digits.SIZES`, which NumPy is needed for.
+DIGITS_SIZES = ("demo", "quick", "validity", "validity-operators")
 # PAPO's published recipes (arXiv:2507.06448 and its released scripts), as defaults of the objective block: what the
 # draft itself sets comes first. The 3B model's gamma was 0.02; half of it is what was published for 2B. Without
 # `aug_entropy_grad`, eta_aug would have no effect: the recipe with an eta_aug sets it.
@@ -64,7 +66,7 @@ _DATA = {
                     "examples": [0],
                 },
                 "size": {
-                    "enum": ["demo", "quick"],
+                    "enum": list(DIGITS_SIZES),
                     "default": "demo",
                     "description": "How many rows of each kind.",
                     "examples": ["demo"],

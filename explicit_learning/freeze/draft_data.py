@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import shutil
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.data.dataset import check_dataset, evaluation_file, training_file
@@ -72,7 +72,7 @@ def write_digits(folder: Path, *, seed: int, size: str) -> Path:
 
     manifest = folder / MANIFEST_NAME
     if manifest.is_file():
-        _check_same(manifest, seed=seed, options=asdict(SIZES[size]))
+        _check_same(manifest, seed=seed, options=SIZES[size].options())
         return manifest
     try:
         write_dataset(folder, seed=seed, size=SIZES[size])

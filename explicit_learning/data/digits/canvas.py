@@ -33,10 +33,12 @@ __all__ = [
     "PLAIN",
     "Cell",
     "Hardness",
+    "average_digit",
     "compose",
     "erase",
     "paint_cell",
     "replace_digit",
+    "scatter_pixels",
     "shuffle_strokes",
 ]
 
@@ -143,6 +145,17 @@ def shuffle_strokes(rng: np.random.Generator, cell: Cell) -> Cell:
     tiles = cell.digit.reshape(count, TILE, count, TILE).swapaxes(1, 2).reshape(-1, TILE, TILE)
     mixed = rng.permutation(tiles).reshape(count, count, TILE, TILE).swapaxes(1, 2)
     return replace(cell, digit=np.ascontiguousarray(mixed.reshape(SOURCE, SOURCE)))
+
+
+def scatter_pixels(rng: np.random.Generator, cell: Cell) -> Cell:
+    """Return the cell with its digit's source pixels permuted: all the ink stays, and no stroke of it."""
+    mixed = rng.permutation(cell.digit.reshape(-1))
+    return replace(cell, digit=np.ascontiguousarray(mixed.reshape(SOURCE, SOURCE)))
+
+
+def average_digit(cell: Cell) -> Cell:
+    """Return the cell with a patch of one grey in its digit's place: its mean, rounded down."""
+    return replace(cell, digit=np.full_like(cell.digit, int(cell.digit.sum(dtype=np.int64)) // cell.digit.size))
 
 
 def compose(cells: Sequence[Cell], shown: Collection[int]) -> NDArray[np.uint8]:

@@ -19,10 +19,12 @@ from explicit_learning.data.digits.canvas import (
     PLACES,
     Cell,
     Hardness,
+    average_digit,
     compose,
     erase,
     paint_cell,
     replace_digit,
+    scatter_pixels,
     shuffle_strokes,
 )
 
@@ -48,13 +50,15 @@ RANGES = (
 )
 THRESHOLD = 5
 
-# view_id → (relation, state). Only evaluation has the second MISSING.
+# view_id → (relation, state). A view's random numbers follow from its place here: new ones come last.
 STATES: dict[str, tuple[Relation, str]] = {
     "full": ("FULL", "original"),
     "control": ("CONTROL", "other_cell_replaced"),
     "missing-erased": ("MISSING", "evidence_erased"),
     "missing-shuffled": ("MISSING", "evidence_shuffled"),
     "substitute": ("SUBSTITUTE", "evidence_replaced"),
+    "missing-scattered": ("MISSING", "evidence_scattered"),
+    "missing-averaged": ("MISSING", "evidence_averaged"),
 }
 
 # One stream of random numbers a split, so that adding items to one leaves the others as they were.
@@ -212,10 +216,18 @@ def make_views(item: Item, pool: Pool, view_ids: tuple[str, ...]) -> list[View]:
             cells[item.place] = replace_digit(asked, pool, item.substitute)
             target = answer_to(item.kind, int(pool.labels[item.substitute]))
         elif relation == "MISSING":
-            erased = state == "evidence_erased"
-            cells[item.place] = erase(rng, asked, item.hardness) if erased else shuffle_strokes(rng, asked)
+            cells[item.place] = _without_evidence(rng, asked, state, item.hardness)
             target = ""
         views.append(
             View(view_id=view_id, relation=relation, state=state, pixels=compose(cells, item.shown), target=target)
         )
     return views
+
+
+def _without_evidence(rng: np.random.Generator, cell: Cell, state: str, hardness: Hardness) -> Cell:
+    """Return a cell whose digit a removal operator made unreadable."""
+    if state == "evidence_erased":
+        return erase(rng, cell, hardness)
+    if state == "evidence_shuffled":
+        return shuffle_strokes(rng, cell)
+    return scatter_pixels(rng, cell) if state == "evidence_scattered" else average_digit(cell)

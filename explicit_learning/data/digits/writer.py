@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import io
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.data.dataset_manifest import MANIFEST_NAME
 from explicit_learning.data.digits.canvas import CANVAS, Hardness
-from explicit_learning.data.digits.items import STATES, Item, View, make_item, make_views
+from explicit_learning.data.digits.items import Item, View, make_item, make_views
 from explicit_learning.data.digits.pools import Pool, load_pool
 from explicit_learning.files.atomic import new_folder, write_json
 from explicit_learning.files.hashing import sha256_file
@@ -30,9 +30,9 @@ GENERATOR_VERSION = "1"
 
 SFT_STREAM, SLOT_STREAM, EVALUATION_STREAM = range(3)
 STREAM_NAMES = ("sft", "slot", "evaluation")
-TRAINING_VIEWS = ("full", "control", "missing-erased", "substitute")
-EVALUATION_VIEWS = tuple(STATES)
-
+RELATIONS = ("full", "control", None, "substitute")  # None: a removal operator
+SEEN_OPERATORS = ("missing-erased",)
+HELD_OUT_OPERATORS = ("missing-erased", "missing-shuffled")
 
 # Easier to read than what the tiny model was pretrained on: it leaves a digit's absence visible enough for a short SFT
 # stage to teach abstention, and room for RL to differ by arm.
@@ -46,19 +46,37 @@ class Size:
     Attributes:
         sft_items: Base items for SFT: one ``sft_answer`` and one ``sft_certificate`` row each.
         slot_groups: Base items for RL: four slots each, one a relation.
-        evaluation_groups: Base items held out: five rows each, with two kinds of MISSING.
+        evaluation_groups: Base items held out: a row for each relation, and for each removal operator that is asked.
         hardness: How hard the cells are to read.
+        operators: Views whose evidence is removed that training sees, taken in turn.
+        held_out_operators: Those that evaluation asks about.
     """
 
     sft_items: int
     slot_groups: int
     evaluation_groups: int
     hardness: Hardness = HARDNESS
+    operators: tuple[str, ...] = SEEN_OPERATORS
+    held_out_operators: tuple[str, ...] = HELD_OUT_OPERATORS
+
+    def options(self) -> dict[str, Any]:
+        """Return what the manifest says of it: operators only where they are others than usual."""
+        found = asdict(self)
+        for name, usual in (("operators", SEEN_OPERATORS), ("held_out_operators", HELD_OUT_OPERATORS)):
+            value = found.pop(name)
+            if value != usual:
+                found[name] = list(value)
+        return found
 
 
+OPERATORS = (*HELD_OUT_OPERATORS, "missing-scattered", "missing-averaged")
+# 400 held-out items give Wilson intervals of some 4 points to each side, 50 some 11.
+VALIDITY = Size(sft_items=960, slot_groups=60, evaluation_groups=400, held_out_operators=OPERATORS)
 SIZES = {
     "quick": Size(sft_items=480, slot_groups=20, evaluation_groups=20),
     "demo": Size(sft_items=960, slot_groups=60, evaluation_groups=50),
+    "validity": VALIDITY,
+    "validity-operators": replace(VALIDITY, operators=tuple(name for name in OPERATORS if name != "missing-shuffled")),
 }
 
 
@@ -122,14 +140,17 @@ def write_dataset(folder: Path, *, seed: int, size: Size) -> None:
         (place / "images").mkdir()
         train, held_out = load_pool("train"), load_pool("evaluation")
         writer = _Writer(place=place, seed=seed, hardness=size.hardness, assets=[])
-        sft = [
-            writer.entry(train, SFT_STREAM, index, ("full", TRAINING_VIEWS[index % len(TRAINING_VIEWS)]))
-            for index in range(size.sft_items)
+        sft = []
+        for index in range(size.sft_items):
+            cycle, turn = divmod(index, len(RELATIONS))
+            view = _training_views(size, cycle)[turn]
+            sft.append(writer.entry(train, SFT_STREAM, index, ("full", view)))
+        slots = [
+            writer.entry(train, SLOT_STREAM, index, _training_views(size, index)) for index in range(size.slot_groups)
         ]
-        slots = [writer.entry(train, SLOT_STREAM, index, TRAINING_VIEWS) for index in range(size.slot_groups)]
+        asked = ("full", "control", *size.held_out_operators, "substitute")
         evaluation = [
-            writer.entry(held_out, EVALUATION_STREAM, index, EVALUATION_VIEWS)
-            for index in range(size.evaluation_groups)
+            writer.entry(held_out, EVALUATION_STREAM, index, asked) for index in range(size.evaluation_groups)
         ]
         files = [
             _write(place, "slots", "slots.jsonl", [row for entry in slots for row in _slot_rows(entry)]),
@@ -159,10 +180,15 @@ def write_dataset(folder: Path, *, seed: int, size: Size) -> None:
                 "name": "explicit_learning.data.digits",
                 "version": GENERATOR_VERSION,
                 "seed": seed,
-                "options": asdict(size),
+                "options": size.options(),
             },
         }
         write_json(place / MANIFEST_NAME, manifest)
+
+
+def _training_views(size: Size, turn: int) -> tuple[str, ...]:
+    """Return a group's views, one a relation; removal operators take turns."""
+    return tuple(size.operators[turn % len(size.operators)] if view is None else view for view in RELATIONS)
 
 
 def _write(place: Path, kind: str, name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:

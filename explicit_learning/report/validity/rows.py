@@ -1,0 +1,159 @@
+"""A row for each run of the study: what it was made of, and whether it was right on each held-out item.
+
+The rows are small enough to be kept with the sources, and hold all that tables, intervals and plots are computed from.
+So whoever doubts a table computes it again, and whoever doubts a row runs its plan again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from explicit_learning.errors import Context
+from explicit_learning.files.canonical import sha256_json
+from explicit_learning.files.jsonl import read_rows, write_rows
+from explicit_learning.files.tree import FolderTree
+from explicit_learning.files.typed_json import checked_json, document, parsed
+from explicit_learning.report.compare.measures import ItemCount, measured
+from explicit_learning.rundir.completion_marker import read_marker
+from explicit_learning.rundir.evaluation import evaluation_of, read_answers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from explicit_learning.report.compare.measures import Measured
+    from explicit_learning.rundir.evaluation import Evaluation
+
+__all__ = ["BASE", "StudyRow", "merged", "read_study", "row_of_run", "write_study"]
+
+GATE = "validity"
+CONTEXT = Context(gate=GATE, fix="remove the file, and run tools/validity again")
+BASE: Literal["base"] = "base"  # the arm of the base model, which nothing trained
+
+
+@document("validity-row")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyRow:
+    """A line of ``docs/validity/rows.jsonl``; its schema describes each field."""
+
+    study: str
+    arm: str
+    seed: int
+    code_commit: str
+    frozen_config_sha256: str
+    adapter_tensors_sha256: str | None
+    optimizer_steps: int
+    sampled_tokens: int | None
+    engine: str
+    evaluation_manifest_sha256: str
+    answers_sha256: str
+    items: int
+    items_sha256: str
+    right: dict[str, str]
+    image_blind: float
+    expected_calibration_error: float
+    risk_coverage_area: float
+
+    @property
+    def key(self) -> tuple[str, int, str]:
+        """What tells it from the study's other rows."""
+        return self.study, self.seed, self.arm
+
+    def measured(self) -> Measured:
+        """Return which items it was right on, by measure; items are named by their places."""
+        return {
+            name: {f"{place}": ItemCount(right=int(bit), rows=1) for place, bit in enumerate(_bits(text, self.items))}
+            for name, text in self.right.items()
+        }
+
+
+def row_of_run(study: str, run: Path, evaluation: Path, *, of_base: bool = False) -> StudyRow:
+    """Return the row of a completed run, or of the base model that it started from.
+
+    Args:
+        study: The study's name.
+        run: The run directory.
+        evaluation: The folder of the evaluation.
+        of_base: Whether the evaluation is of the base model.
+
+    Raises:
+        Refusal: If a document cannot be read, or a base item has several rows of one kind.
+    """
+    marker, tree = read_marker(run), FolderTree(evaluation)
+    record: Evaluation = evaluation_of(tree)
+    found = measured(read_answers(tree))
+    items = sorted({item for counts in found.values() for item in counts})
+    if any(list(counts) != items or any(each.rows != 1 for each in counts.values()) for counts in found.values()):
+        expected = "one row of each relation and state for every base item"
+        fix = "use a dataset of explicit_learning.data.digits"
+        raise CONTEXT.refusal(file=evaluation, found="base items with other rows", expected=expected, fix=fix)
+    calibration, curve = record.calibration, record.risk_coverage
+    if calibration is None or curve is None or record.image_blind["rate"] is None:
+        expected, fix = "an evaluation by the exact engine, with FULL rows", "evaluate with --engine exact"
+        raise CONTEXT.refusal(file=evaluation, found="an evaluation without confidence", expected=expected, fix=fix)
+    counts = marker.counts
+    return StudyRow(
+        study=study,
+        arm=BASE if of_base else marker.arm,
+        seed=marker.seed,
+        code_commit=marker.identities.running_commit,
+        frozen_config_sha256=marker.identities.frozen_config_sha256,
+        adapter_tensors_sha256=None if of_base else marker.identities.final_adapter_tensors_sha256,
+        optimizer_steps=0 if of_base else counts.optimizer_steps,
+        sampled_tokens=None if of_base else counts.sampled_tokens,
+        engine=record.engine,
+        evaluation_manifest_sha256=record.evaluation_manifest_sha256,
+        answers_sha256=record.answers_sha256,
+        items=len(items),
+        items_sha256=sha256_json(items),
+        right={name: _hex([each.right for each in counts.values()]) for name, counts in found.items()},
+        image_blind=record.image_blind["rate"],
+        expected_calibration_error=calibration["expected_calibration_error"],
+        risk_coverage_area=curve["area"],
+    )
+
+
+def _hex(bits: list[int]) -> str:
+    """Return bits as hexadecimal digits, the first item first, filled up with zeros."""
+    padded = bits + [0] * (-len(bits) % 4)
+    return "".join(f"{int(''.join(map(str, padded[start : start + 4])), 2):x}" for start in range(0, len(padded), 4))
+
+
+def _bits(text: str, items: int) -> list[bool]:
+    return [digit == "1" for character in text for digit in f"{int(character, 16):04b}"][:items]
+
+
+def read_study(file: Path) -> list[StudyRow]:
+    """Return the rows of a file; none if it is not there.
+
+    Raises:
+        Refusal: If a line breaks its schema, or two rows are of one run.
+    """
+    if not file.exists():
+        return []
+    rows = [
+        parsed(row, StudyRow, gate=GATE, file=f"{file}:{number}", fix=CONTEXT.fix)
+        for number, row in read_rows(file, gate=GATE)
+    ]
+    keys = [row.key for row in rows]
+    if twice := sorted({key for key in keys if keys.count(key) > 1}):
+        found = ", ".join(f"{study} {arm} seed {seed}" for study, seed, arm in twice)
+        raise CONTEXT.refusal(file=file, found=f"two rows of {found}", expected="one row for each run")
+    return rows
+
+
+def merged(rows: Iterable[StudyRow], new: Iterable[StudyRow]) -> list[StudyRow]:
+    """Return rows with new ones in the place of those of the same runs, ordered by study, seed and arm."""
+    by_key = {row.key: row for row in (*rows, *new)}
+    return [by_key[key] for key in sorted(by_key)]
+
+
+def write_study(file: Path, rows: Iterable[StudyRow]) -> None:
+    """Write rows, whole or not at all.
+
+    Raises:
+        Refusal: If one breaks its schema (exit code 70).
+        OSError: If the file cannot be written.
+    """
+    write_rows(file, [checked_json(row, gate=GATE, file=str(file)) for row in rows])

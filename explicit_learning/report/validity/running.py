@@ -1,0 +1,82 @@
+"""Running the study: each experiment of ``plans/validity`` for one seed, with a row for each run as soon as it ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from explicit_learning.errors import Refusal
+from explicit_learning.evaluation.requests import answer_requests, evaluation_of_run
+from explicit_learning.experiment.document import read_experiment
+from explicit_learning.experiment.runner import run_experiment
+from explicit_learning.files.progress import say
+from explicit_learning.files.resources import PLANS
+from explicit_learning.files.tree import FolderTree
+from explicit_learning.report.validity.rows import BASE, merged, read_study, row_of_run, write_study
+from explicit_learning.verify.verifying import verify_run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from explicit_learning.experiment.runner import RunOfStage
+    from explicit_learning.inputs.sft_pass import SftPass
+    from explicit_learning.launch.signals import StopRequest
+    from explicit_learning.report.validity.rows import StudyRow
+
+__all__ = ["STUDIES", "run_study"]
+
+# In the order in which they run; each is an experiment of that name in plans/validity.
+STUDIES = ("certificate", "answer", "operators")
+
+
+def run_study(
+    name: str,
+    seed: int,
+    *,
+    out: Path,
+    rows: Path,
+    jobs: int,
+    stop: StopRequest,
+    count_sft: Callable[[Path, str, Path, dict[str, Any]], SftPass],
+) -> None:
+    """Run a study's experiment for one seed, and write the row of each run when it is complete.
+
+    Args:
+        name: The study.
+        seed: The seed.
+        out: Where runs go: ``OUT/STUDY-seedN``.
+        rows: The file of rows; rows of the same runs are replaced.
+        jobs: How many RL runs at once.
+        stop: Notes the signals that this process gets.
+        count_sft: Counts an SFT pass (see `explicit_learning.freeze.freezing.freeze`).
+
+    Raises:
+        Refusal: If a run ends with another exit code than 0, or does not verify.
+        OSError: If the rows cannot be written.
+    """
+    experiment = replace(read_experiment(PLANS / "validity" / f"{name}.json"), seeds=(seed,))
+
+    def note(runs: list[RunOfStage]) -> None:
+        known = read_study(rows)
+        found = {row.key: row.frozen_config_sha256 for row in known}
+        newest = runs[-1]
+        if found.get((name, seed, newest.arm)) == newest.plan["frozen_config_sha256"]:
+            return
+        new = [_row(name, newest, of_base=False)]
+        if newest.plan["initial_adapter"] is None:
+            new.append(_row(name, newest, of_base=True))
+        write_study(rows, merged(known, new))
+        say(f"{name}, seed {seed}: {newest.arm} is in {rows}")
+
+    run_experiment(
+        experiment, out=out / f"{name}-seed{seed}", count_sft=count_sft, after_stage=note, stop=stop, jobs=jobs
+    )
+
+
+def _row(name: str, run: RunOfStage, *, of_base: bool) -> StudyRow:
+    request = evaluation_of_run(run.folder, BASE if of_base else "final")
+    answer_requests([request])
+    if faults := verify_run(FolderTree(run.folder)).faults:
+        raise Refusal(faults)
+    return row_of_run(name, run.folder, Path(request.out).parent, of_base=of_base)
