@@ -58,7 +58,7 @@ def paired_t(differences: Sequence[float], *, level: float = LEVEL) -> PairedT:
     deviation = stdev(differences) if pairs >= LEAST_PAIRS else None
     if deviation is None or math.isclose(max(differences), min(differences), rel_tol=0.0, abs_tol=1e-12):
         return PairedT(pairs=pairs, mean=mean, deviation=deviation, interval=None, statistic=None, p_value=None)
-    from scipy.special import stdtr, stdtrit
+    from scipy.special import stdtr, stdtrit  # type: ignore[import-untyped] # SciPy ships no types
 
     error, freedom = deviation / math.sqrt(pairs), pairs - 1
     half = float(stdtrit(freedom, (1 + level) / 2)) * error
