@@ -17,24 +17,31 @@ if TYPE_CHECKING:
 
     from explicit_learning.errors import Fault
 
-__all__ = ["comparison_faults"]
+__all__ = ["SEED_FIELDS", "comparison_faults"]
 
 CONTEXT = Context(gate="experiment", fix="make the drafts equal in this field, or run them as separate experiments")
 
 
-def comparison_faults(plans: Sequence[tuple[str, Path, dict[str, Any]]]) -> list[Fault]:
+# What may differ between seeds: the order of slots, and the SFT stage of the seed, whose adapter RL starts from.
+SEED_FIELDS = frozenset({"/seed", "/data_seed", "/initial_adapter"})
+
+
+def comparison_faults(
+    plans: Sequence[tuple[str, Path, dict[str, Any]]], *, but_for: frozenset[str] = frozenset()
+) -> list[Fault]:
     """Return the differences between plans of one seed, or between filled drafts, that must not be.
 
     A plan is compared with the first one, and with the first one of its own trainer.
 
     Args:
         plans: Each plan's arm, its file and its document.
+        but_for: Further fields that may differ: `SEED_FIELDS` between plans of several seeds.
     """
     faults = []
     for index, (name, file, plan) in enumerate(plans):
         told: set[str] = set()
         for other_name, other_file, other in _references(plans[:index], name):
-            left_out = NAMES | PATHS | own_fields(ARMS[name], ARMS[other_name])
+            left_out = NAMES | PATHS | but_for | own_fields(ARMS[name], ARMS[other_name])
             for pointer, found, expected in plan_differences(plan, other, left_out=left_out):
                 if pointer not in told:
                     told.add(pointer)

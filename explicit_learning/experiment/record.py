@@ -20,12 +20,12 @@ from explicit_learning.gates.output import check_output
 from explicit_learning.rundir.owner import OTHER_FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from explicit_learning.errors import Fault
     from explicit_learning.experiment.document import Experiment
 
-__all__ = ["RECORD_NAME", "ExperimentRecord", "claim_folder"]
+__all__ = ["RECORD_NAME", "ExperimentRecord", "claim_folder", "read_record", "run_name"]
 
 GATE = "output"
 RECORD_NAME = "experiment-record.json"
@@ -54,6 +54,21 @@ class ExperimentRecord:
     drafts: dict[str, str]
 
 
+def run_name(arm: str, seed: int, *, seeds: Sequence[int]) -> str:
+    """Return the name of a run and of its folder: the arm, and with several seeds ``ARM-seedN``."""
+    return arm if len(seeds) == 1 else f"{arm}-seed{seed}"
+
+
+def read_record(folder: Path) -> ExperimentRecord | None:
+    """Return the record of the experiment in a folder; ``None`` if the folder is not that of an experiment.
+
+    Raises:
+        Refusal: If the record cannot be read, or breaks its schema.
+    """
+    file = folder / RECORD_NAME
+    return read_document(file, ExperimentRecord, gate=GATE) if file.is_file() else None
+
+
 def claim_folder(experiment: Experiment, out: Path) -> None:
     """Make a folder the experiment's, or see that it is already; arms that are new to it are added to its record.
 
@@ -63,8 +78,7 @@ def claim_folder(experiment: Experiment, out: Path) -> None:
     """
     file = out / RECORD_NAME
     wanted = _record(experiment)
-    if file.is_file():
-        found = read_document(file, ExperimentRecord, gate=GATE)
+    if found := read_record(out):
         if faults := list(_differences(found, wanted, file)):
             raise Refusal(faults)
         wanted = replace(wanted, drafts=found.drafts | wanted.drafts)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from explicit_learning.errors import Context, ExitCode, Refusal, found_text
 from explicit_learning.experiment.child_command import run_child
 from explicit_learning.experiment.comparison import comparison_faults
-from explicit_learning.experiment.record import claim_folder
+from explicit_learning.experiment.record import claim_folder, run_name
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.progress import say
 from explicit_learning.freeze.draft_data import write_digits
@@ -90,8 +90,8 @@ class RunOfStage:
 
 
 def stage_folder(out: Path, experiment: Experiment, arm: str, seed: int) -> Path:
-    """Return a run's folder: ``OUT/ARM``, and with several seeds ``OUT/ARM-seedN``."""
-    return out / (arm if len(experiment.seeds) == 1 else f"{arm}-seed{seed}")
+    """Return a run's folder, which lies in that of the experiment."""
+    return out / run_name(arm, seed, seeds=experiment.seeds)
 
 
 def freeze_stage(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.rundir.answers import Answer, OwnBest
 
-__all__ = ["RATES", "summarise", "wilson_interval"]
+__all__ = ["RATES", "consistent_pairs", "summarise", "wilson_interval"]
 
 # Name of the share of right answers in each relation.
 RATES = {
@@ -111,16 +111,16 @@ def _share(
     return {"rows": len(among), name: count, **_rate(count, len(among))}
 
 
+def consistent_pairs(group: Sequence[Answer]) -> list[bool]:
+    """Return for each pair of a group's FULL and CONTROL views whether both answers are valid and the same."""
+    full, control = ([answer for answer in group if answer.relation == name] for name in ("FULL", "CONTROL"))
+    return [_same(one, other) for other in control for one in full]
+
+
 def _consistency(groups: Iterable[Sequence[Answer]]) -> dict[str, Any]:
-    """Count in how many pairs of a group's FULL and CONTROL views both answers are valid and the same."""
-    pairs = equal = 0
-    for group in groups:
-        full = [answer for answer in group if answer.relation == "FULL"]
-        for control in group:
-            if control.relation == "CONTROL":
-                pairs += len(full)
-                equal += sum(_same(answer, control) for answer in full)
-    return {"pairs": pairs, "equal": equal, **_rate(equal, pairs)}
+    """Count in how many pairs of FULL and CONTROL views of one group both answers are valid and the same."""
+    pairs = [same for group in groups for same in consistent_pairs(group)]
+    return {"pairs": len(pairs), "equal": sum(pairs), **_rate(sum(pairs), len(pairs))}
 
 
 def _same(one: Answer, other: Answer) -> bool:

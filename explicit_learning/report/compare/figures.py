@@ -1,0 +1,64 @@
+"""How a comparison's figures are written: shares in percent, differences in percentage points."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from explicit_learning.report.compare.document import Contrast, Reason
+
+__all__ = ["GRADES", "NOTHING", "interval_points", "p_text", "percent", "points", "reason_text", "seeds_text", "shows"]
+
+NOTHING = "–"
+MINUS = "−"
+LEAST_P = 0.0001
+SIGNIFICANT = 0.05
+# What a reader may conclude from a t interval, by the number of its seeds.
+GRADES = {"primary": "5 seeds or more", "weak": "weak: 2 to 4 seeds", "none": "one seed"}
+
+
+def percent(share: float) -> str:
+    """Return a share in percent."""
+    return f"{100 * share:.1f} %"
+
+
+def points(difference: float) -> str:
+    """Return a difference of shares in percentage points, with its sign."""
+    text = f"{abs(100 * difference):.1f}"
+    return text if float(text) == 0 else f"{'+' if difference > 0 else MINUS}{text}"
+
+
+def interval_points(interval: Sequence[float] | None) -> str:
+    """Return an interval of a difference in percentage points."""
+    return NOTHING if interval is None else f"[{points(interval[0])}, {points(interval[1])}]"
+
+
+def p_text(value: float | None) -> str:
+    """Return a p-value with as many digits as a reader needs."""
+    if value is None:
+        return NOTHING
+    return f"< {LEAST_P}" if value < LEAST_P else f"{value:.4f}" if value < SIGNIFICANT else f"{value:.2f}"
+
+
+def seeds_text(seeds: Sequence[int]) -> str:
+    """Return seeds as a list in words."""
+    return ", ".join(map(str, seeds))
+
+
+def reason_text(reason: Reason) -> str:
+    """Return a reason as one sentence."""
+    where = " ".join(part for part in (reason.place, reason.pointer) if part)
+    what = f"found {reason.found}; expected {reason.expected}"
+    return f"{where}: {what}" if where else what
+
+
+def shows(contrast: Contrast) -> str | None:
+    """Return what a primary interval shows, in a word: ``higher``, ``lower``, or ``None`` for neither.
+
+    An arm is called higher or lower than the baseline only if its adjusted p-value is below 0.05 over 5 seeds or more.
+    """
+    if contrast.grade != "primary" or contrast.adjusted_p_value is None or contrast.adjusted_p_value >= SIGNIFICANT:
+        return None
+    return "higher" if contrast.mean > 0 else "lower"

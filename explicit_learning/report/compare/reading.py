@@ -1,0 +1,145 @@
+"""A run as a comparison needs it: verified, with its final evaluations, and with its rewards against sampled tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from explicit_learning.arms import ARMS
+from explicit_learning.errors import Refusal
+from explicit_learning.errors.invisible import escaped
+from explicit_learning.files.os_errors import read_fault
+from explicit_learning.files.tree import SubTree
+from explicit_learning.plan.geometry import Geometry
+from explicit_learning.rundir import layout
+from explicit_learning.rundir.evaluation import evaluation_of
+from explicit_learning.verify.diff.rows import metrics_rows
+from explicit_learning.verify.diff.run_files import read_run_files
+from explicit_learning.verify.opening import open_run
+from explicit_learning.verify.verifying import verify_run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from explicit_learning.files.tree import Tree
+    from explicit_learning.rundir.evaluation import Evaluation
+    from explicit_learning.verify.diff.run_files import RunFiles
+    from explicit_learning.verify.verifying import Verification
+
+__all__ = ["Found", "ReadRun", "read_run", "rewards_of"]
+
+GATE = "compare"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """An evaluation of a run's final adapter.
+
+    Attributes:
+        record: Its document.
+        tree: Its folder's files.
+    """
+
+    record: Evaluation
+    tree: Tree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRun:
+    """A run.
+
+    Attributes:
+        place: Its folder or archive, as it was named.
+        files: Its documents.
+        verification: What verification found.
+        evaluations: The finished evaluations of its final adapter, by name.
+    """
+
+    place: str
+    files: RunFiles
+    verification: Verification
+    evaluations: tuple[Found, ...]
+
+    @property
+    def arm(self) -> str:
+        """Its arm."""
+        return self.files.plan.arm
+
+    @property
+    def seed(self) -> int:
+        """Its seed."""
+        return self.files.plan.seed
+
+    @property
+    def is_sft(self) -> bool:
+        """Whether it is an SFT stage."""
+        return ARMS[self.arm].is_sft
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it reached its end."""
+        return self.files.marker is not None and self.files.manifest.status == "completed"
+
+
+def read_run(path: Path) -> ReadRun:
+    """Read and verify a run.
+
+    Raises:
+        Refusal: If it is not a run, or its plan, manifest, marker or launches cannot be read.
+    """
+    try:
+        tree = open_run(path)
+        files = read_run_files(tree)
+        return ReadRun(
+            place=escaped(str(path)),
+            files=files,
+            verification=verify_run(tree),
+            evaluations=tuple(_evaluations(tree)),
+        )
+    except OSError as error:
+        raise Refusal(read_fault(error, Path(error.filename or path), gate=GATE)) from None
+
+
+def _evaluations(tree: Tree) -> Iterator[Found]:
+    """Yield the evaluations of the final adapter that have a statement and can be read; verification names others."""
+    folders: dict[str, list[str]] = {}
+    inside = f"{layout.EVALUATIONS}/"
+    for name in tree.files:
+        if name.startswith(inside):
+            folder, slash, _ = name.removeprefix(inside).partition("/")
+            if slash:
+                folders.setdefault(f"{inside}{folder}", []).append(name)
+    for folder, names in sorted(folders.items()):
+        part = SubTree(tree, folder, names)
+        if layout.EVALUATION_STATEMENT not in part.files:
+            continue
+        try:
+            record = evaluation_of(part)
+        except Refusal:
+            continue
+        if record.which == "final":
+            yield Found(record=record, tree=part)
+
+
+def rewards_of(files: RunFiles) -> Iterator[tuple[int, float, int]]:
+    """Yield step, mean reward and the tokens sampled up to the step, of each step that has a reward.
+
+    A step's tokens are the mean length of its completions times their number, which is a whole number. A step that
+    uses the completions of an earlier one logs neither reward nor length. A reward that is not finite is left out.
+
+    Args:
+        files: The run's documents.
+
+    Raises:
+        Refusal: If a row of the metrics is damaged.
+    """
+    if not files.plan.samples or not files.has_metrics:
+        return
+    completions, tokens = Geometry.of(files.plan).rows_per_cycle, 0
+    for row in metrics_rows(files.tree, torn_end=files.torn_end):
+        reward, length = row.values.get("reward"), row.values.get("completions/mean_length")
+        if length is not None:
+            tokens += round(length * completions)
+        if reward is not None:
+            yield row.step, reward, tokens

@@ -1,0 +1,1 @@
+"""Statistics of paired comparisons: pure functions from numbers to numbers."""
