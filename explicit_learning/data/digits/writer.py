@@ -71,10 +71,10 @@ class Size:
 
 OPERATORS = (*HELD_OUT_OPERATORS, "missing-scattered", "missing-averaged")
 # 400 held-out items give Wilson intervals of some 4 points to each side, 50 some 11.
-VALIDITY = Size(sft_items=960, slot_groups=60, evaluation_groups=400, held_out_operators=OPERATORS)
+VALIDITY = Size(sft_items=960, slot_groups=240, evaluation_groups=400, held_out_operators=OPERATORS)
 SIZES = {
     "quick": Size(sft_items=480, slot_groups=20, evaluation_groups=20),
-    "demo": Size(sft_items=960, slot_groups=60, evaluation_groups=50),
+    "demo": Size(sft_items=960, slot_groups=240, evaluation_groups=50),
     "validity": VALIDITY,
     "validity-operators": replace(VALIDITY, operators=tuple(name for name in OPERATORS if name != "missing-shuffled")),
 }

@@ -47,7 +47,12 @@ def _write_plot(file: Path, rows: Sequence[StudyRow]) -> None:
             rates[name][row.arm].append(100 * total.right / total.rows)
     names = sorted(rates, key=measure_order)
     arms = [arm for arm in (BASE, *ARMS) if any(row.arm == arm for row in rows)][::-1]
-    settings = {"svg.hashsalt": "explicit-learning", "svg.fonttype": "path", "font.family": "DejaVu Sans", "font.size": 8}
+    settings = {
+        "svg.hashsalt": "explicit-learning",
+        "svg.fonttype": "path",
+        "font.family": "DejaVu Sans",
+        "font.size": 8,
+    }
     with mpl.rc_context(settings):
         figure = Figure(figsize=(WIDTH * len(names) + 1.6, HEIGHT * len(arms) + 0.9), layout="constrained")
         for place, name in enumerate(names):
