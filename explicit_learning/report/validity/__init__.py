@@ -1,1 +1,1 @@
-"""The validity study: what the arms learn on the embedded digits, over seeds, and how it is told (``docs/validity.md``)."""
+"""The validity study: what the arms learn on the embedded digits, over seeds (``docs/validity.md``)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from explicit_learning.arms import ARMS
 from explicit_learning.files.atomic import new_file
@@ -21,6 +21,13 @@ __all__ = ["write_plots"]
 
 WIDTH, HEIGHT = 2.0, 0.26  # of a panel, and of a model's line in it. Unit: inches.
 DOT, MEAN = "#7a8ba8", "#b3430a"
+# Paths instead of text, drawn with the font that matplotlib ships: a machine without fonts draws the same.
+SETTINGS: dict[Any, Any] = {
+    "svg.hashsalt": "explicit-learning",
+    "svg.fonttype": "path",
+    "font.family": "DejaVu Sans",
+    "font.size": 8,
+}
 
 
 def write_plots(folder: Path, rows: Sequence[StudyRow]) -> None:
@@ -47,13 +54,7 @@ def _write_plot(file: Path, rows: Sequence[StudyRow]) -> None:
             rates[name][row.arm].append(100 * total.right / total.rows)
     names = sorted(rates, key=measure_order)
     arms = [arm for arm in (BASE, *ARMS) if any(row.arm == arm for row in rows)][::-1]
-    settings = {
-        "svg.hashsalt": "explicit-learning",
-        "svg.fonttype": "path",
-        "font.family": "DejaVu Sans",
-        "font.size": 8,
-    }
-    with mpl.rc_context(settings):
+    with mpl.rc_context(SETTINGS):
         figure = Figure(figsize=(WIDTH * len(names) + 1.6, HEIGHT * len(arms) + 0.9), layout="constrained")
         for place, name in enumerate(names):
             axes = figure.add_subplot(1, len(names), place + 1)
