@@ -143,7 +143,7 @@ def _reasons(run: ReadRun, which: EvaluatedBy | None, times: int) -> Iterator[Re
         return
     if faults := run.verification.faults:
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        yield reason("not_verified", f"`el verify` finds: {fault_text(faults[0])}{more}", "a run that verifies")
+        yield reason("not_verified", f"el verify finds: {fault_text(faults[0])}{more}", "a run that verifies")
     if evaluation_like(run, which) is None:
         yield _evaluation_reason(run, which)
 
@@ -152,7 +152,7 @@ def _evaluation_reason(run: ReadRun, which: EvaluatedBy | None) -> Reason:
     """Return how a run's evaluations differ from those of the others."""
     place = f"{run.place}/{layout.EVALUATIONS}"
     if not run.evaluations or which is None:
-        found, expected = "no evaluation of its final adapter", "one, as `el evaluate` makes it"
+        found, expected = "no evaluation of its final adapter", "one, as el evaluate makes it"
         return Reason(kind="no_evaluation", place=place, pointer=None, found=found, expected=expected)
     nearest = min((_differing(evaluated_by(found), which) for found in run.evaluations), key=len)
     return Reason(

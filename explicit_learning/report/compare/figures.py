@@ -9,19 +9,22 @@ if TYPE_CHECKING:
 
     from explicit_learning.report.compare.document import Contrast, Reason
 
-__all__ = ["GRADES", "NOTHING", "interval_points", "p_text", "percent", "points", "reason_text", "seeds_text", "shows"]
+__all__ = ["NOTHING", "interval_points", "number", "p_text", "percent", "points", "reason_text", "seeds_text", "shows"]
 
 NOTHING = "–"
 MINUS = "−"
 LEAST_P = 0.0001
 SIGNIFICANT = 0.05
-# What a reader may conclude from a t interval, by the number of its seeds.
-GRADES = {"primary": "5 seeds or more", "weak": "weak: 2 to 4 seeds", "none": "one seed"}
 
 
 def percent(share: float) -> str:
     """Return a share in percent."""
     return f"{100 * share:.1f} %"
+
+
+def number(share: float) -> str:
+    """Return a share in percent, for a table that names the unit."""
+    return f"{100 * share:.1f}"
 
 
 def points(difference: float) -> str:

@@ -11,11 +11,12 @@ from explicit_learning.report.compare.contrasts import PRIMARY_SEEDS
 from explicit_learning.report.compare.figures import (
     NOTHING,
     interval_points,
+    number,
     p_text,
-    percent,
     points,
     reason_text,
     seeds_text,
+    shows,
 )
 from explicit_learning.report.compare.plots import difference_plot, reward_plot
 from explicit_learning.report.page.page import write_page
@@ -105,11 +106,13 @@ def _difference(contrast: Contrast) -> dict[str, Any]:
     return {
         "arm": contrast.arm,
         "mean": points(contrast.mean),
+        "shows": shows(contrast),
         "t_interval": interval_points(contrast.t_interval),
         "p": p_text(contrast.p_value),
         "adjusted": p_text(contrast.adjusted_p_value),
         "bootstrap": interval_points(contrast.bootstrap_interval),
-        "seeds": f"{len(contrast.seeds)}{' (weak)' if contrast.grade == 'weak' else ''}",
+        "seeds": len(contrast.seeds),
+        "weak": contrast.grade == "weak",
     }
 
 
@@ -117,8 +120,8 @@ def _arm(arm: ArmFigures, found: Comparison) -> dict[str, Any]:
     figures = {figure.measure: figure for figure in arm.measures}
     cells = [
         {
-            "mean": percent(figures[measure.name].mean),
-            "range": f"{percent(figures[measure.name].smallest)} – {percent(figures[measure.name].largest)}",
+            "mean": number(figures[measure.name].mean),
+            "range": f"{number(figures[measure.name].smallest)} – {number(figures[measure.name].largest)}",
         }
         for measure in found.measures
     ]
@@ -147,7 +150,7 @@ def _run(run: Run, found: Comparison) -> dict[str, Any]:
             cells.append({"rate": NOTHING, "interval": ""})
         else:
             low, high = figure.interval
-            cells.append({"rate": percent(figure.rate), "interval": f"[{100 * low:.0f}, {100 * high:.0f}]"})
+            cells.append({"rate": number(figure.rate), "interval": f"[{100 * low:.0f}, {100 * high:.0f}]"})
     steps = "" if run.steps == run.planned_steps else f", step {run.steps:,} of {run.planned_steps:,}"
     return {
         "run_id": run.run_id,

@@ -35,7 +35,7 @@ def remarks_of(
         yield f"{runs} left out of the differences; the reasons are listed."
     commits = {run.files.marker.identities.running_commit for run in stage if run.files.marker is not None}
     if len(commits) > 1:
-        yield f"The runs were trained by {len(commits)} commits of the code; `el diff` compares two runs in full."
+        yield f"The runs were trained by {len(commits)} commits of the code; el diff compares two runs in full."
     yield from _of_seeds(contrasts)
 
 

@@ -46,6 +46,7 @@ SETTINGS: dict[str, Any] = {
     "font.size": POINTS,
     "axes.titlesize": POINTS,
     "axes.labelsize": POINTS,
+    "axes.facecolor": "none",
     "axes.edgecolor": SOFT,
     "axes.labelcolor": INK,
     "axes.axisbelow": True,
