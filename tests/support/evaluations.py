@@ -93,12 +93,12 @@ def evaluate_run(
     plan = load_plan(run / layout.PLAN)
     final = which == "final"
     own: dict[str, Any] = {
+        "engine": "exact",
+        "evaluation_lock_sha256": MACHINE.lock.sha256,
         "completion_marker_sha256": sha256_file(run / layout.COMPLETION_MARKER) if final else None,
         "adapter_sha256": adapter_sha256(run / layout.FINAL_ADAPTER) if final else None,
     }
-    identity = identity_of(
-        plan, which=which, engine="exact", evaluation_lock_sha256=MACHINE.lock.sha256, **(own | changes)
-    )
+    identity = identity_of(plan, which=which, **(own | changes))
     file = run / layout.EVALUATIONS / layout.evaluation_file(identity.name)
     write_evaluation(file, identity, answers_to() if answers is None else answers, machine=MACHINE)
     if stated:
