@@ -34,10 +34,9 @@ def rows(seeds: int = 3) -> list[StudyRow]:
             number |= number >> 1
         return f"{number:05x}"
 
+    study = replace(STUDY_ROW, items=20)
     return [
-        replace(
-            STUDY_ROW, arm=arm, seed=seed, items=20, right={"full_accuracy": bits(text, seed if arm != BASE else 0)}
-        )
+        replace(study, arm=arm, seed=seed, right={"full_accuracy": bits(text, seed if arm != BASE else 0)})
         for arm, text in ARMS.items()
         for seed in range(seeds)
     ]
