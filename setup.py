@@ -12,6 +12,9 @@ from setuptools import find_packages, setup
 setup(
     packages=[*find_packages(include=["explicit_learning", "explicit_learning.*"]), "explicit_learning.schemas"],
     package_dir={"explicit_learning.schemas": "schemas"},
-    package_data={"explicit_learning.schemas": ["*.schema.json"], "explicit_learning.report.sheet": ["*.jinja"]},
+    package_data={
+        "explicit_learning.schemas": ["*.schema.json"],
+        **{f"explicit_learning.report.{name}": ["*.jinja"] for name in ("compare", "page", "sheet")},
+    },
     include_package_data=False,
 )
