@@ -47,6 +47,7 @@ SETTINGS: dict[str, Any] = {
     "axes.titlesize": POINTS,
     "axes.labelsize": POINTS,
     "axes.facecolor": "none",
+    "axes.facecolor": "none",
     "axes.edgecolor": SOFT,
     "axes.labelcolor": INK,
     "axes.axisbelow": True,
