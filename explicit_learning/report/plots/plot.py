@@ -47,7 +47,6 @@ SETTINGS: dict[str, Any] = {
     "axes.titlesize": POINTS,
     "axes.labelsize": POINTS,
     "axes.facecolor": "none",
-    "axes.facecolor": "none",
     "axes.edgecolor": SOFT,
     "axes.labelcolor": INK,
     "axes.axisbelow": True,

@@ -111,7 +111,7 @@ def curve_plots(runs: Sequence[ReportedRun]) -> list[Plot]:
     """Return the plots of runs; those that no run has metrics for are left out.
 
     Args:
-        runs: Runs of different ids; of more than `MOST_LINES` the first ones are drawn, and the CSV has no others.
+        runs: Runs of different names; of more than `MOST_LINES` the first ones are drawn, and the CSV has no others.
     """
     drawn = runs[:MOST_LINES]
     plots = [plot for panel in PANELS if (plot := _plot(panel, drawn)) is not None]
@@ -136,9 +136,9 @@ def _plot(panel: Panel, runs: Sequence[ReportedRun]) -> Plot | None:
     for place, run in enumerate(runs):
         names = _names(panel, run)
         for number, name in enumerate(names if single else names[:1]):
-            label, buckets = name if single else run.files.plan.run_id, run.metrics.series[name]
+            label, buckets = name if single else run.name, run.metrics.series[name]
             style = series(number if single else place)
-            lines.append(_Line(run=run.files.plan.run_id, metric=name, label=label, style=style, buckets=buckets))
+            lines.append(_Line(run=run.name, metric=name, label=label, style=style, buckets=buckets))
     if not lines:
         return None
     metrics = ", ".join(dict.fromkeys(line.metric for line in lines))
@@ -195,7 +195,7 @@ def _sampled(run: ReportedRun) -> Iterator[tuple[int, float]]:
 def _tokens_plot(runs: Sequence[ReportedRun]) -> Plot | None:
     """Return the plot of sampled tokens against the budget."""
     lines = [
-        (run.files.plan.run_id, points, run.files.plan.budget.max_completion_tokens_per_run, series(place))
+        (run.name, points, run.files.plan.budget.max_completion_tokens_per_run, series(place))
         for place, run in enumerate(runs)
         if (points := list(_sampled(run)))
     ]
@@ -230,7 +230,7 @@ def _tokens_plot(runs: Sequence[ReportedRun]) -> Plot | None:
 
 def _pace_plot(runs: Sequence[ReportedRun]) -> Plot | None:
     """Return the plot of seconds a step, between checkpoints."""
-    lines = [(run.files.plan.run_id, run.pace, series(place)) for place, run in enumerate(runs) if run.pace]
+    lines = [(run.name, run.pace, series(place)) for place, run in enumerate(runs) if run.pace]
     if not lines:
         return None
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["outcome_plots"]
 
 PERCENTAGE = 100
-LINE_INCHES = 0.16
+LINE_INCHES = 0.09
 HEIGHT = 3.0  # of a plot without its legend. Unit: inches.
 
 
@@ -78,7 +78,7 @@ def _rates(evaluations: Evaluations) -> Plot:
         f"{name}: " + ", ".join(f"{measure} {PERCENTAGE * rate:.0f} %" for measure, rate, *_ in found)
         for name, found in cells.items()
     )
-    height = 1.2 + len(measures) * max(0.45, LINE_INCHES * len(cells))
+    height = 1.2 + len(measures) * max(0.45, LINE_INCHES * len(cells) + 0.1)
     return Plot(
         name="outcomes",
         title="Answers to held-out questions",

@@ -63,8 +63,7 @@ def write_report_page(
     """
     from markupsafe import Markup
 
-    plans = [run.files.plan for run in runs]
-    title = f"Run {plans[0].run_id}" if len(runs) == 1 else f"{len(runs):,} runs"
+    title = f"Run {runs[0].name}" if len(runs) == 1 else f"{len(runs):,} runs"
     names = {plot.name for plot in outcome_plots(_evaluations(runs))}
 
     def shown(plot: Plot) -> dict[str, Any]:
@@ -73,7 +72,7 @@ def write_report_page(
     return write_page(
         path,
         TEMPLATE,
-        title=escaped(title),
+        title=title,
         verdict=_verdict(runs),
         left_out=left_out,
         single=len(runs) == 1,
@@ -109,7 +108,7 @@ def _evaluations(runs: Sequence[ReportedRun]) -> list[tuple[str, dict[str, Any]]
         return [
             (_name(each.record, unique=names.count(each.record.which) == 1), to_json(each.record)) for each in found
         ]
-    finals = [(run.files.plan.run_id, _final(run)) for run in runs]
+    finals = [(run.name, _final(run)) for run in runs]
     return [(name, to_json(record)) for name, record in finals if record is not None][:MOST_LINES]
 
 
@@ -126,7 +125,7 @@ def _row(run: ReportedRun) -> dict[str, Any]:
     faults, tokens = len(run.verification.faults), None if marker is None else marker.counts.sampled_tokens
     rates = {} if (final := _final(run)) is None else dict(_rates_of(final))
     return {
-        "run_id": escaped(plan.run_id),
+        "run_id": run.name,
         "arm": plan.arm,
         "seed": plan.seed,
         "status": f"{manifest.status}{' (smoke)' if plan.run_mode == 'smoke' else ''}",
@@ -161,7 +160,7 @@ def _details(number: int, run: ReportedRun) -> dict[str, Any]:
     verification, faults = run.verification, run.verification.faults
     return {
         "number": number,
-        "run_id": escaped(run.files.plan.run_id),
+        "run_id": run.name,
         "place": run.place,
         "identity": list(_identity(run)),
         "checked": verification.checked,

@@ -53,6 +53,7 @@ class ReportedRun:
     """A run.
 
     Attributes:
+        name: What it is called on the page: its id, with a number where two runs have one id.
         place: Its folder or archive, as it was named.
         files: Its documents.
         verification: What verification found.
@@ -64,6 +65,7 @@ class ReportedRun:
         remarks: What could not be read, in words.
     """
 
+    name: str
     place: str
     files: RunFiles
     verification: Verification
@@ -102,6 +104,7 @@ def read_reported_run(path: Path, *, with_samples: bool) -> ReportedRun:
         except Refusal as refusal:
             remarks.append(f"completions are not shown: {escaped(refusal.faults[0].found)}")
     return ReportedRun(
+        name=escaped(files.plan.run_id),
         place=escaped(str(path)),
         files=files,
         verification=verification,

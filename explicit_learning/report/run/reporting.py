@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from explicit_learning.errors import FaultCollector, Refusal
@@ -65,6 +65,16 @@ def report_runs(named: Sequence[Path], page: Path) -> Report:
             advance(1)
     if not runs:
         faults.refuse_if_any()
+    runs = _with_different_names(runs)
     plots = report_plots(runs)
     size = write_report_page(page, runs, plots, left_out=left_out)
     return Report(runs=tuple(runs), plots=tuple(plots), left_out=tuple(left_out), bytes=size)
+
+
+def _with_different_names(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
+    """Return runs whose names differ: those of one id are numbered in their order."""
+    names = [run.name for run in runs]
+    return [
+        replace(run, name=f"{run.name} ({names[: place + 1].count(run.name)})") if names.count(run.name) > 1 else run
+        for place, run in enumerate(runs)
+    ]

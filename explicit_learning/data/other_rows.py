@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from explicit_learning.data.rows import SlotRow
     from explicit_learning.errors import Fault
 
-__all__ = ["held_out_faults"]
+__all__ = ["other_rows_faults"]
 
 GATE = "evaluation"
 
 
-def held_out_faults(rows: Path, *, asset_root: Path, trained: Path, trained_root: Path) -> list[Fault]:
+def other_rows_faults(rows: Path, *, asset_root: Path, trained: Path, trained_root: Path) -> list[Fault]:
     """Return everything that is wrong with a file of evaluation rows beside the dataset that was trained on.
 
     Looked at are the rows by themselves, the bytes of their images, and whether a base item, a group, an image or its
