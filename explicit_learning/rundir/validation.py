@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.rundir.answers import RATES
+from explicit_learning.rundir.evaluation_summary import RATES
 from explicit_learning.rundir.layout import checkpoint_name
 
 if TYPE_CHECKING:

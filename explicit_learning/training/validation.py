@@ -12,7 +12,8 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.rundir.answers import RATES, answered
+from explicit_learning.rundir.answers import Asked, answered
+from explicit_learning.rundir.evaluation_summary import RATES
 from explicit_learning.rundir.events import append_event
 from explicit_learning.rundir.validation import QUESTIONS, RIGHT, Found, validation_row
 from explicit_learning.training.collectives import sum_over_ranks
@@ -123,7 +124,7 @@ class Validator:
 
     def _answered(self, row: SlotRow, ids: Sequence[int]) -> Answered:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return answered(row, text, terminated=ids[-1] in self._constraint.terminal)
+        return answered(Asked(row=row), text, terminated=ids[-1] in self._constraint.terminal)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from explicit_learning.completion.validation import broken_validation_rules, validated
 from explicit_learning.errors import Context, found_text
 from explicit_learning.rundir import layout
-from explicit_learning.rundir.answers import RATES
+from explicit_learning.rundir.evaluation_summary import RATES
 from explicit_learning.rundir.validation import MALFORMED, PREFIX, QUESTIONS, RIGHT, TOKENS, relation_metrics
 from explicit_learning.verify.accounting.logged_scores import whole_number
 from explicit_learning.verify.contradictions import contradiction
