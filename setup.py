@@ -14,7 +14,7 @@ setup(
     package_dir={"explicit_learning.schemas": "schemas"},
     package_data={
         "explicit_learning.schemas": ["*.schema.json"],
-        **{f"explicit_learning.report.{name}": ["*.jinja"] for name in ("compare", "page", "sheet")},
+        **{f"explicit_learning.report.{name}": ["*.jinja"] for name in ("compare", "page", "run", "sheet")},
     },
     include_package_data=False,
 )

@@ -41,6 +41,7 @@ COMMANDS = {
     "smoke": "stop a short run at step 5, resume it in a new process, and compare it with an uninterrupted run",
     "experiment": "arms x seeds on one dataset; the same command again resumes",
     "evaluate": "greedy evaluation of a run on its frozen evaluation rows",
+    "report": "a page about runs: verification, curves, outcomes with intervals, completions with their images",
     "compare": "arms on one page: rewards, and differences on held-out rows paired by seed and item",
     "verify": "prove that a run directory or archive is whole, consistent and signed",
     "pack": "a run as one file, or as an OCI artifact, with the same bytes each time",

@@ -96,6 +96,8 @@ def model_card(records: CardRecords) -> str:
         "files of that code": code.files_sha256,
     }
     counted = to_json(records.counts) | {name: getattr(records.compute, name) for name in COMPUTED}
+    if (validation := records.compute.validation) is not None:
+        counted |= {"validation_forwards": validation.forwards, "validation_tokens": validation.sampled_tokens}
     method = "supervised fine-tuning" if arm.is_sft else f"reinforcement learning ({arm.trainer})"
     smoke = "\nThis is the adapter of a smoke run: it shows that the run works and is not a trained model.\n"
     unchanged = f"\nWarning: {UNCHANGED}.\n"

@@ -29,6 +29,7 @@ from explicit_learning.completion.marker import UNCHANGED, FinishedRun, add_up_l
 from explicit_learning.completion.rules import broken_completion_rules
 from explicit_learning.completion.smoke_proof import broken_smoke_rules
 from explicit_learning.completion.statement import write_statement
+from explicit_learning.completion.validation import broken_validation_rules
 from explicit_learning.errors import Context, ExitCode, Refusal, exit_code_of
 from explicit_learning.files.atomic import write_bytes, write_text
 from explicit_learning.files.hashing import sha256_file
@@ -327,6 +328,8 @@ def _finished(manifest: LaunchManifest, outcomes: Sequence[RankOutcome]) -> Fini
     faults = broken_completion_rules(
         manifest.plan, finished.recounts, finished.reports, adapter_tensors_sha256=finished.adapter_tensors_sha256
     )
+    checkpoints = complete_checkpoints(manifest.run)
+    faults += broken_validation_rules(manifest.plan, finished.reports[0].log_history, checkpoints)
     faults += broken_smoke_rules(
         manifest.plan,
         [recorded.audit for recorded in read_audits(manifest.run)],

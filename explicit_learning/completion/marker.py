@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from explicit_learning.accounting.set_aside import discarded
 from explicit_learning.completion.launches import differences, launch_entries, machines_of
 from explicit_learning.completion.smoke_proof import resume_probe
+from explicit_learning.completion.validation import validated
 from explicit_learning.files.hashing import sha256_file, snapshot
 from explicit_learning.files.tree import FolderTree
 from explicit_learning.files.typed_json import field_names, to_json
@@ -23,7 +24,9 @@ from explicit_learning.rundir.completion_marker import (
     MarkerIdentities,
     Memory,
     Parameters,
+    ValidationCompute,
 )
+from explicit_learning.rundir.rank_report import RankReport
 from explicit_learning.rundir.run_manifest import PlanIdentities
 
 if TYPE_CHECKING:
@@ -34,7 +37,6 @@ if TYPE_CHECKING:
     from explicit_learning.completion.recount import RankRecount
     from explicit_learning.plan.typed_plan import Plan
     from explicit_learning.rundir.launches import CodeIdentity, Launch, RankEnd
-    from explicit_learning.rundir.rank_report import RankReport
     from explicit_learning.rundir.run_manifest import RunManifest
 
 __all__ = [
@@ -105,12 +107,14 @@ class LaunchSums:
         memory: The most that each rank needed in any of them.
         device_seconds: Seconds of all launches and ranks.
         runtime_seconds: Seconds of all launches, each as long as its slowest rank took.
+        validation_seconds: Seconds of all launches and ranks in validation.
     """
 
     measured: int
     memory: Memory
     device_seconds: float
     runtime_seconds: float
+    validation_seconds: float
 
 
 def build_marker(finished: FinishedRun, counts: Counts, totals: LaunchTotals) -> CompletionMarker:
@@ -162,6 +166,7 @@ def build_marker(finished: FinishedRun, counts: Counts, totals: LaunchTotals) ->
         compute=totals.compute,
         metrics=last_values(first.log_history),
         log_history=first.log_history,
+        validation=validated(plan, first.log_history),
     )
 
 
@@ -265,7 +270,19 @@ def add_up_launches(finished: FinishedRun) -> LaunchTotals:
             scored_tokens=sum(report.scored_tokens for report in reports),
             device_seconds=sums.device_seconds,
             runtime_seconds=sums.runtime_seconds,
+            validation=_validation_compute(reports, sums),
         ),
+    )
+
+
+def _validation_compute(reports: Sequence[RankReport], sums: LaunchSums) -> ValidationCompute | None:
+    costs = [report.validation for report in reports if report.validation is not None]
+    if not costs:
+        return None
+    return ValidationCompute(
+        forwards=sum(cost.forwards for cost in costs),
+        sampled_tokens=sum(cost.tokens for cost in costs),
+        device_seconds=sums.validation_seconds,
     )
 
 
@@ -297,4 +314,13 @@ def sums_of(measured: Sequence[Sequence[RankEnd | RankReport]]) -> LaunchSums:
         ),
         device_seconds=sum(map(sum, seconds)),
         runtime_seconds=sum(map(max, seconds)),
+        validation_seconds=sum(_validation_seconds(part) for ranks in measured for part in ranks),
     )
+
+
+def _validation_seconds(part: RankEnd | RankReport) -> float:
+    """Return how long a rank validated in a launch: a launch that has ended tells it among its phases."""
+    if isinstance(part, RankReport):
+        return part.validation.seconds if part.validation else 0.0
+    use = (part.phases or {}).get("validation")
+    return use.seconds if use else 0.0

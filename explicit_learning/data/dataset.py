@@ -45,6 +45,7 @@ __all__ = [
     "evaluation_file",
     "evidence_faults",
     "load_dataset_manifest",
+    "slots_file",
     "training_file",
 ]
 
@@ -191,6 +192,11 @@ def training_file(checked: CheckedDataset, arm: Arm) -> RowsFile | None:
 def evaluation_file(manifest: DatasetManifest) -> RowsFile | None:
     """Return the file of held-out rows; ``None`` without one."""
     return next((entry for entry in manifest.files if entry.kind == "evaluation"), None)
+
+
+def slots_file(manifest: DatasetManifest) -> RowsFile | None:
+    """Return the file of slots; ``None`` without one."""
+    return next((entry for entry in manifest.files if entry.kind == "slots"), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 
     from explicit_learning.errors.collector import FaultCollector
 
-__all__ = ["Located", "check_leakage", "check_sft_against_slots", "check_sft_groups", "check_slot_groups"]
+__all__ = [
+    "Located",
+    "check_leakage",
+    "check_sft_against_slots",
+    "check_sft_groups",
+    "check_slot_groups",
+    "shared_items",
+]
 
 RowT = TypeVar("RowT")
 KeyT = TypeVar("KeyT")
@@ -220,6 +227,14 @@ def check_leakage(
                     expected="held-out items that training never sees",
                     fix="remove the item from one of the two",
                 )
+
+
+def shared_items(
+    trained: Iterable[Located[SlotRow] | Located[SftRow]], asked: Iterable[Located[SlotRow]]
+) -> list[Located[SlotRow]]:
+    """Return the questions whose base item, group or full image is also trained on, in their order."""
+    seen = {key for located in trained for key in _traces(located.row)}
+    return [located for located in asked if not seen.isdisjoint(_traces(located.row))]
 
 
 def _traces(row: SlotRow | SftRow) -> list[tuple[str, str]]:

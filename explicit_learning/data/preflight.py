@@ -24,7 +24,7 @@ from explicit_learning.errors import Context, Fault, FaultCollector
 from explicit_learning.files.progress import progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from explicit_learning.arms import Arm
@@ -85,14 +85,19 @@ class PromptTokens:
         return self.text + self.images
 
 
-def asked_rows(checked: CheckedDataset, arm: Arm) -> list[Asked]:
+def asked_rows(checked: CheckedDataset, arm: Arm, *, held_out: Collection[str] = frozenset()) -> list[Asked]:
     """Return what a plan of an arm asks the model: its training rows, then the evaluation rows, in file order.
+
+    An SFT arm is validated on slots of the groups that are held out, so these come between the two.
 
     Each slot counts with its selected view, whatever the arm shows: the FULL view of a group is that of its FULL slot,
     so that every view is measured once and all RL arms are treated alike.
     """
     trained: list[Asked] = (
-        [asked_certificate(located) for located in checked.located_sft if located.row.record_kind == arm.sft_rows]
+        [
+            *(asked_certificate(located) for located in checked.located_sft if located.row.record_kind == arm.sft_rows),
+            *(asked_slot(located) for located in checked.located_slots if located.row.group_id in held_out),
+        ]
         if arm.is_sft
         else [asked_slot(located) for located in checked.located_slots]
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from explicit_learning.completion.evaluation_statement import write_evaluation_statement
-from explicit_learning.data.held_out import held_out_faults
+from explicit_learning.data.other_rows import other_rows_faults
 from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.evaluation.environment import environment_faults, measured_machine
 from explicit_learning.evaluation.process import run_process
@@ -245,7 +245,7 @@ def _with_other_rows(paths: ResolvedPaths, rows: Path, asset_root: Path | None, 
         Refusal: With everything that is wrong with the rows.
     """
     root = asset_root or rows.parent
-    if faults := held_out_faults(rows, asset_root=root, trained=trained, trained_root=Path(paths.asset_root)):
+    if faults := other_rows_faults(rows, asset_root=root, trained=trained, trained_root=Path(paths.asset_root)):
         raise Refusal(faults)
     return replace(paths, evaluation=str(rows.resolve()), asset_root=str(root.resolve()))
 

@@ -22,9 +22,11 @@ from explicit_learning.files.strict_json import load_json
 from explicit_learning.files.typed_json import from_json
 from explicit_learning.freeze.draft import fill_defaults
 from explicit_learning.freeze.draft_data import DraftData, drafted_data
+from explicit_learning.freeze.validation import measured_validation, with_present_slots
 from explicit_learning.inputs.base_model import position_faults
 from explicit_learning.inputs.code import code_identity
 from explicit_learning.inputs.data import rows_faults
+from explicit_learning.inputs.held_out import HeldOutPart
 from explicit_learning.inputs.named import Named, read_inputs
 from explicit_learning.inputs.outputs import cache_faults, inputs_of_draft, output_faults
 from explicit_learning.inputs.visits import PlannedVisits
@@ -177,7 +179,7 @@ def _frozen_plan(
     """
     if inputs.model is None or inputs.prompt is None:
         raise AssertionError("a draft whose inputs were refused is not frozen")
-    plan = _measured(filled, arm, inputs, data, out)
+    plan = _measured(filled, arm, inputs, data, out, file)
     # What is wrong with the rows is reported together with what is wrong with the plan.
     unfit, noticed = rows_faults(
         replace(inputs, data=data.checked),
@@ -185,12 +187,14 @@ def _frozen_plan(
         generation=from_json(Generation, plan["generation"]),
         objective=from_json(Objective, plan["objective"]) if plan["objective"] else None,
         visits=None if arm.is_sft else PlannedVisits.of_document(plan),
+        validation=HeldOutPart.of_document(plan),
         asset_root=data.manifest.asset_root,
         file=str(file),
     )
     left_out: list[str] = []
     if arm.is_sft:
-        counted = count_sft(inputs.model.folder, inputs.prompt.text, data.path(data.training), plan)
+        present = with_present_slots(plan, data)
+        counted = count_sft(inputs.model.folder, inputs.prompt.text, data.path(data.training), present)
         rows_per_step = Geometry.of_document(plan).rows_per_cycle
         left_out = counted.warnings(rows_per_step=rows_per_step, limit=plan["budget"]["max_sft_loss_tokens"])
         if too_short := _fill_sft(plan, counted, file, rows_per_step=rows_per_step):
@@ -245,11 +249,13 @@ def _ordered(value: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _measured(filled: dict[str, Any], arm: Arm, inputs: Inputs, data: DraftData, out: Path) -> dict[str, Any]:
+def _measured(  # noqa: PLR0917 - what a plan is made of
+    filled: dict[str, Any], arm: Arm, inputs: Inputs, data: DraftData, out: Path, file: Path
+) -> dict[str, Any]:
     """Return the filled draft with paths relative to the plan and everything measured except the SFT pass.
 
     Raises:
-        Refusal: With exit code 74 if a file cannot be read.
+        Refusal: With exit code 74 if a file cannot be read; if validation has no slots to hold out.
     """
     model, prompt = inputs.model, inputs.prompt
     if model is None or prompt is None:
@@ -275,6 +281,8 @@ def _measured(filled: dict[str, Any], arm: Arm, inputs: Inputs, data: DraftData,
         "evaluation_manifest": rows(data.evaluation),
     }
     plan["budget"]["planned_sft_loss_tokens"] = None
+    if plan["validation"] is not None:
+        plan["validation"] = measured_validation(plan["validation"], data, rows=rows, file=file)
     return plan
 
 

@@ -41,6 +41,7 @@ PATHS = (
     ("data", "dataset_manifest", "path"),
     ("data", "evaluation_manifest", "path"),
     ("prompt", "path"),
+    ("validation", "slots", "path"),
 )
 
 
@@ -71,6 +72,10 @@ def smoke_plan(
         cycle = objective["num_iterations"]
     steps = SMOKE_STOP_STEP + max(STEPS_AFTER_THE_STOP, cycle)
     optimisation["save_interval"] = SMOKE_STOP_STEP
+    if plan.get("validation"):
+        plan["validation"]["every_steps"] = SMOKE_STOP_STEP  # where it saves; the last step is validated, too
+        if SMOKE_STOP_STEP % optimisation["logging_interval"]:
+            optimisation["logging_interval"] = 1
     if ARMS[plan["arm"]].is_sft:
         counted = count_steps(plan, min(steps, optimisation["max_steps"]))
         optimisation["max_steps"] = counted.steps
@@ -116,6 +121,6 @@ def move_paths(plan: dict[str, Any], place: Callable[[str], str]) -> None:
     for *groups, last in PATHS:
         holder: Any = plan
         for group in groups:
-            holder = holder and holder[group]
+            holder = holder and holder.get(group)
         if holder:
             holder[last] = place(holder[last])

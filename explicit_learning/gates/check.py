@@ -263,7 +263,8 @@ def _run_need(document: PlanDocument) -> DiskNeed | None:
     try:
         return estimate_run_bytes(
             trainable_parameters=lora_parameter_bound(folder, lora.rank),
-            checkpoints_kept=optimisation.save_total_limit + 1,
+            # Beside those that rotation counts: a smoke run's boundary, and the best checkpoint of a validated run.
+            checkpoints_kept=optimisation.save_total_limit + 1 + (document.raw.get("validation") is not None),
             max_steps=optimisation.max_steps,
             world_size=hardware.world_size,
             reference_adapter=has_reference(objective),

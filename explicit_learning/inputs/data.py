@@ -15,6 +15,7 @@ from explicit_learning.data.dataset import (
     direction_faults,
     evaluation_file,
     evidence_faults,
+    slots_file,
     training_file,
 )
 from explicit_learning.data.dataset_manifest import load_dataset_manifest
@@ -24,6 +25,7 @@ from explicit_learning.data.slots import slot_manifest_sha256
 from explicit_learning.errors import Context, Refusal
 from explicit_learning.files.hashing import hash_files, sha256_file
 from explicit_learning.files.typed_json import to_json
+from explicit_learning.inputs.held_out import NOTHING, held_out_of, leakage_warnings, trained_part
 from explicit_learning.inputs.sft_pass import check_pass
 from explicit_learning.inputs.visits import idle_term_faults
 
@@ -35,10 +37,11 @@ if TYPE_CHECKING:
     from explicit_learning.data.dataset import CheckedDataset
     from explicit_learning.data.dataset_manifest import DatasetManifest, RowsFile
     from explicit_learning.errors import Fault
+    from explicit_learning.inputs.held_out import HeldOutPart
     from explicit_learning.inputs.named import Inputs
     from explicit_learning.inputs.sft_pass import PlannedPass
     from explicit_learning.inputs.visits import PlannedVisits
-    from explicit_learning.plan.typed_plan import Data, Generation, HashedFile, Objective
+    from explicit_learning.plan.typed_plan import Data, Generation, HashedFile, Objective, Validation
 
 __all__ = ["check_frozen_data", "image_tokens_per_row", "is_as_frozen", "rows_faults", "rows_for"]
 
@@ -46,7 +49,7 @@ CONTEXT = Context(gate="data", fix="restore the data that was frozen, or freeze 
 
 
 def check_frozen_data(
-    data: Data, *, arm: Arm | None, base: Path, images: bool, file: str
+    data: Data, *, arm: Arm | None, base: Path, images: bool, file: str, validation: Validation | None = None
 ) -> tuple[CheckedDataset, list[Fault]]:
     """Read the data that a plan names, and return it with everything that is wrong with it.
 
@@ -56,6 +59,7 @@ def check_frozen_data(
         base: Folder that the plan's paths start at.
         images: Whether to look at the bytes of the images, too.
         file: The plan, for faults about its own fields.
+        validation: The plan's group, if it has one.
     """
     manifest, root = base / data.dataset_manifest.path, base / data.asset_root
     checked = check_dataset(manifest, asset_root=root, images=images, gate=CONTEXT.gate)
@@ -63,6 +67,8 @@ def check_frozen_data(
     if checked.manifest is not None:
         faults += _identity_faults(data, checked, checked.manifest, base, CONTEXT.at(file))
         faults += _path_faults(data, checked, arm, base, CONTEXT.at(file))
+        if validation is not None:
+            faults += _slots_faults(validation, checked.manifest, base, CONTEXT.at(file))
     return checked, faults
 
 
@@ -120,6 +126,21 @@ def _path_faults(data: Data, checked: CheckedDataset, arm: Arm | None, base: Pat
         )
 
 
+def _slots_faults(validation: Validation, manifest: DatasetManifest, base: Path, context: Context) -> Iterator[Fault]:
+    """Compare the file of slots that validation asks with the one that the manifest lists."""
+    entry, named = slots_file(manifest), (base / validation.slots.path).resolve()
+    if entry is None or (manifest.path.parent / entry.path).resolve() != named:
+        yield context.fault(
+            pointer="/validation/slots/path",
+            found=f"{validation.slots.path}, which is not the dataset's file of slots",
+            expected=f"{entry.path if entry else 'a file'} with slots",
+            fix="name that file, or freeze the draft again",
+        )
+    elif entry.sha256 != validation.slots.sha256:
+        found, expected = f"the manifest lists {entry.sha256}", validation.slots.sha256
+        yield context.fault(pointer="/validation/slots/sha256", found=found, expected=expected)
+
+
 def _identity_faults(
     data: Data, checked: CheckedDataset, manifest: DatasetManifest, base: Path, context: Context
 ) -> Iterator[Fault]:
@@ -149,6 +170,7 @@ def rows_faults(
     objective: Objective | None,
     planned: PlannedPass | None = None,
     visits: PlannedVisits | None = None,
+    validation: HeldOutPart | None = None,
     asset_root: Path | None = None,
     file: str,
 ) -> tuple[list[Fault], list[str]]:
@@ -164,6 +186,7 @@ def rows_faults(
         objective: The plan's objective; ``None`` for SFT arms, too.
         planned: The pass of a frozen SFT plan, to be counted again.
         visits: The visits of an RL plan.
+        validation: What the plan holds out for validation.
         asset_root: Folder that the paths of evidence masks start at.
         file: The plan or draft, for faults about its own fields.
 
@@ -175,11 +198,17 @@ def rows_faults(
     if checked is None:
         return faults, []
     warnings = [*checked.warnings]
+    held_out = NOTHING
+    if validation is not None and arm is not None:
+        held_out = held_out_of(checked.slots, share=validation.share, seed=validation.seed)
+        faults += validation.faults(checked.slots, held_out, arm=arm, file=file)
+        warnings += leakage_warnings(checked, held_out, arm)
+    trained = trained_part(checked, held_out)
     if arm and generation and inputs.model and inputs.prompt:
         tokens = Tokens.of_model(inputs.model.folder, inputs.prompt.text, max_image_tokens=generation.max_image_tokens)
         warnings += _turn_end_warnings(tokens, inputs.model.terminal)
         faults += check_envelope(
-            asked_rows(checked, arm),
+            asked_rows(checked, arm, held_out=held_out.groups),
             tokens,
             max_prompt_tokens=generation.max_prompt_tokens,
             max_images_per_prompt=generation.max_images_per_prompt,
@@ -188,15 +217,15 @@ def rows_faults(
             system_file=str(inputs.prompt.file),
         )
         if planned is not None and not faults:
-            unlike, noticed = check_pass(checked.sft, arm, planned, tokens, file=file)
+            unlike, noticed = check_pass(trained.sft, arm, planned, tokens, file=file)
             faults, warnings = faults + unlike, warnings + noticed
     terms = to_json(objective)
-    faults = [*faults, *direction_faults(checked, objective=terms), *evidence_faults(checked, objective=terms)]
+    faults = [*faults, *direction_faults(trained, objective=terms), *evidence_faults(trained, objective=terms)]
     if faults or checked.faults:
         return faults, warnings
     if arm and inputs.model and generation and objective and visits and asset_root:
         faults = idle_term_faults(
-            checked.slots,
+            trained.slots,
             arm,
             objective.evi_po,
             visits,

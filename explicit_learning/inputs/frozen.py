@@ -9,6 +9,7 @@ from explicit_learning.errors import Context, Refusal
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.typed_json import to_json
 from explicit_learning.inputs.data import check_frozen_data, is_as_frozen, rows_faults
+from explicit_learning.inputs.held_out import HeldOutPart
 from explicit_learning.inputs.named import Inputs, Named, read_inputs
 from explicit_learning.inputs.outputs import cache_faults, inputs_of_plan
 from explicit_learning.inputs.sft_pass import PlannedPass
@@ -24,6 +25,7 @@ from explicit_learning.plan.typed_plan import (
     Objective,
     Prompt,
     ResolvedPaths,
+    Validation,
 )
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ __all__ = ["frozen_paths", "read_frozen_inputs", "resolved_paths"]
 
 CONTEXT = Context(gate="plan")
 # What `read_frozen_inputs` reads of a plan, the pass of an SFT arm aside. Visits are a question before a run alone.
-INPUT_GROUPS = ("arm", "model", "initial_adapter", "prompt", "lora", "generation", "data", "objective")
+INPUT_GROUPS = ("arm", "model", "initial_adapter", "prompt", "lora", "generation", "data", "objective", "validation")
 
 
 def read_frozen_inputs(document: PlanDocument) -> Inputs:
@@ -71,9 +73,11 @@ def read_frozen_inputs(document: PlanDocument) -> Inputs:
                 fix="freeze the draft again",
             )
         )
-    data = document.group("data", Data)
+    data, validation = document.group("data", Data), document.group("validation", Validation)
     if data is not None and (whole or not is_as_frozen(data, base=base)):
-        checked, found = check_frozen_data(data, arm=document.arm, base=base, images=whole, file=file)
+        checked, found = check_frozen_data(
+            data, arm=document.arm, base=base, images=whole, file=file, validation=validation
+        )
         inputs, faults = replace(inputs, data=checked), faults + found
         try:
             unfit, warnings = rows_faults(
@@ -84,6 +88,7 @@ def read_frozen_inputs(document: PlanDocument) -> Inputs:
                 objective=document.group("objective", Objective),
                 planned=None if found else _planned_pass(document),
                 visits=None if found else _planned_visits(document),
+                validation=None if found else _held_out_part(document),
                 asset_root=base / data.asset_root,
                 file=file,
             )
@@ -119,6 +124,12 @@ def _planned_visits(document: PlanDocument) -> PlannedVisits | None:
     return PlannedVisits.of_document(document.raw) if plan is not None and plan.samples else None
 
 
+def _held_out_part(document: PlanDocument) -> HeldOutPart | None:
+    """Return what a plan that is in order holds out for validation."""
+    plan = document.plan
+    return None if plan is None else HeldOutPart.of_document(document.raw, plan.validation)
+
+
 def resolved_paths(document: PlanDocument) -> ResolvedPaths:
     """Return the absolute paths of what a valid plan names.
 
@@ -140,6 +151,7 @@ def resolved_paths(document: PlanDocument) -> ResolvedPaths:
         asset_root=resolved(plan.data.asset_root),
         evaluation=resolved(plan.data.evaluation_manifest.path),
         prompt=resolved(plan.prompt.path),
+        validation=resolved(plan.validation.slots.path) if plan.validation else None,
     )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from explicit_learning.data.dataset_manifest import load_dataset_manifest
 from explicit_learning.data.images import CACHE_VARIABLE
 from explicit_learning.errors import Context, ExitCode, Refusal
-from explicit_learning.plan.typed_plan import Data, InitialAdapter, Model, Prompt
+from explicit_learning.plan.typed_plan import Data, InitialAdapter, Model, Prompt, Validation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -76,6 +76,8 @@ def inputs_of_plan(document: PlanDocument) -> list[Named]:
             ("the dataset manifest", base / data.dataset_manifest.path),
             ("the asset root", base / data.asset_root),
         ]
+    if validation := document.group("validation", Validation):
+        inputs.append(("the dataset's file of slots", base / validation.slots.path))
     return inputs
 
 
@@ -87,6 +89,7 @@ def inputs_of_paths(paths: ResolvedPaths) -> list[Named]:
         "the initial adapter": paths.initial_adapter,
         "the dataset's file of rows": paths.dataset,
         "the dataset's file of evaluation rows": paths.evaluation,
+        "the dataset's file of slots": paths.validation,
         "the asset root": paths.asset_root,
     }
     return [(what, Path(path)) for what, path in named.items() if path is not None]

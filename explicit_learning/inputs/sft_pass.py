@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from explicit_learning.arms import ARMS
+from explicit_learning.data.held_out import without_groups
 from explicit_learning.data.prompt import completion_messages, prompt_messages
 from explicit_learning.data.slots import training_order
 from explicit_learning.errors import Context, found_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from explicit_learning.arms import Arm
     from explicit_learning.data.preflight import Tokens
@@ -78,9 +79,19 @@ class PlannedPass:
     loss_tokens: int | None
 
 
-def sft_order(rows: Iterable[SftRow], *, arm: str, data_seed: int) -> list[SftRow]:
-    """Return an arm's rows in training order: a keyed permutation, whatever the order in the file."""
-    by_id = {row.record_id: row for row in rows if row.record_kind == ARMS[arm].sft_rows}
+def sft_order(
+    rows: Iterable[SftRow], *, arm: str, data_seed: int, held_out: Collection[str] = frozenset()
+) -> list[SftRow]:
+    """Return an arm's rows in training order: a keyed permutation, whatever the order in the file.
+
+    Args:
+        rows: Rows, of this arm and others.
+        arm: The arm.
+        data_seed: The plan's data seed.
+        held_out: Groups whose rows are left out.
+    """
+    kept = without_groups(rows, held_out)
+    by_id = {row.record_id: row for row in kept if row.record_kind == ARMS[arm].sft_rows}
     return [by_id[record_id] for record_id in training_order(by_id, data_seed=data_seed, visit=0)]
 
 

@@ -18,9 +18,9 @@ __all__ = ["NAMES", "PATHS", "plan_differences"]
 # What names a plan. The commit at freezing is reported by each run, and an arm may be added to an experiment later.
 NAMES = frozenset({"/arm", "/run_id", "/frozen_config_sha256", "/code_commit", "/code_dirty"})
 # Paths start at the plan's folder; the hashes beside them are compared.
-PATHS = frozenset({"/model/path", "/initial_adapter/path", "/prompt/path", "/data/asset_root"}) | {
-    f"/data/{name}/path" for name in ("dataset", "dataset_manifest", "evaluation_manifest")
-}
+PATHS = frozenset(
+    {"/model/path", "/initial_adapter/path", "/prompt/path", "/data/asset_root", "/validation/slots/path"}
+) | {f"/data/{name}/path" for name in ("dataset", "dataset_manifest", "evaluation_manifest")}
 
 
 def plan_differences(

@@ -15,6 +15,7 @@ from explicit_learning.errors import found_text
 from explicit_learning.plan.geometry import Geometry
 from explicit_learning.plan.idle_settings import idle_settings
 from explicit_learning.plan.registry import CONTEXT, Registry
+from explicit_learning.plan.validation import VALIDATION_RULES
 from explicit_learning.plan.vllm_rules import VLLM_RULES
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ PAPO_COLLAPSE_GAMMA = 0.04
 LEAST_TEMPERATURE = 0.0001
 
 REFREEZE = "freeze the draft again"
-_RULES = Registry(VLLM_RULES)
+_RULES = Registry(VALIDATION_RULES, VLLM_RULES)
 _rule = _RULES.rule
 
 

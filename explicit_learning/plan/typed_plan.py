@@ -30,6 +30,7 @@ __all__ = [
     "Prompt",
     "ResolvedPaths",
     "Reward",
+    "Validation",
     "Vllm",
 ]
 
@@ -216,6 +217,19 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """Validation while training: how often, and on which groups of slots."""
+
+    every_steps: int
+    share: float
+    seed: int
+    slots: HashedFile
+    groups: int
+    questions: int
+    questions_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
     """What the run must find."""
 
@@ -254,6 +268,7 @@ class Plan:
     reward: Reward | None
     objective: Objective | None
     budget: Budget
+    validation: Validation | None = None
     hardware: Hardware
     determinism: Literal["seeded", "strict"]
     environment_lock_sha256: str
@@ -275,3 +290,4 @@ class ResolvedPaths:
     asset_root: str
     evaluation: str
     prompt: str
+    validation: str | None = None

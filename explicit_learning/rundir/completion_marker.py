@@ -28,6 +28,7 @@ from explicit_learning.rundir.rank_report import (
     TrainableParameter,
 )
 from explicit_learning.rundir.run_manifest import PlanIdentities
+from explicit_learning.rundir.validation import BestCheckpoint  # noqa: TC001 - read at run time
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,6 +47,8 @@ __all__ = [
     "Memory",
     "Parameters",
     "ResumeProbe",
+    "Validated",
+    "ValidationCompute",
     "read_marker",
     "write_marker",
 ]
@@ -219,6 +222,21 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationCompute:
+    """What validation cost, over all ranks.
+
+    Attributes:
+        forwards: Forwards while held-out questions were answered.
+        sampled_tokens: Tokens of the answers. They are in no ledger, and in no budget.
+        device_seconds: Time in validation, summed over ranks and measured launches; a part of the training's.
+    """
+
+    forwards: int
+    sampled_tokens: int
+    device_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Compute:
     """What was computed, over all ranks.
 
@@ -231,6 +249,7 @@ class Compute:
         scored_tokens: Tokens whose log-probabilities were computed.
         device_seconds: Time in training, summed over ranks and launches.
         runtime_seconds: Time in training by the clock, summed over launches.
+        validation: What validation cost, apart from the forwards and tokens above; ``None`` in runs without it.
     """
 
     forwards: int
@@ -238,6 +257,16 @@ class Compute:
     scored_tokens: int
     device_seconds: float
     runtime_seconds: float
+    validation: ValidationCompute | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validated:
+    """What validation found: how much was held out, and the best checkpoint, which rotation never removes."""
+
+    groups: int
+    questions: int
+    best: BestCheckpoint
 
 
 @document("completion-marker")
@@ -277,6 +306,7 @@ class CompletionMarker:
     compute: Compute
     metrics: dict[str, Any]
     log_history: tuple[dict[str, Any], ...]
+    validation: Validated | None = None
 
 
 def write_marker(run: Path, marker: CompletionMarker) -> str:

@@ -27,6 +27,7 @@ __all__ = [
     "Counters",
     "StoredCounters",
     "TrainerCounters",
+    "ValidationCounts",
     "counters_sha256",
     "digested_counters",
     "load_counters",
@@ -37,6 +38,19 @@ __all__ = [
 
 GATE = "checkpoint"
 CONTEXT = Context(gate=GATE, fix=OTHER_VERSION)
+
+
+@dataclass(slots=True, kw_only=True)
+class ValidationCounts:
+    """What one rank spent on answering held-out questions while it trained.
+
+    Attributes:
+        forwards: Forwards: one for each position of a batch's longest answer.
+        tokens: Tokens of the answers, terminal tokens included.
+    """
+
+    forwards: int = 0
+    tokens: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,6 +74,7 @@ class Counters:
         probes: What each agreement probe found, over all ranks.
         terms: By the name of a term of the loss: backward passes of this rank that computed it, in which it was finite,
             and in which it was first seen to have a gradient (0 or 1; not measured in SFT arms).
+        validation: What this rank spent on validation; ``None`` in runs without it.
     """
 
     records: int = 0
@@ -77,6 +92,7 @@ class Counters:
     largest_log_prob_difference: float = 0.0
     probes: tuple[AgreementProbe, ...] = ()
     terms: dict[str, list[int]] = field(default_factory=dict)
+    validation: ValidationCounts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +155,8 @@ def digested_counters(counters: StoredCounters, *, step: int, backward_passes: i
         backward_passes: Backward passes that the trainer itself has counted.
     """
     document: dict[str, Any] = to_json(counters)
+    if counters.loop.validation is None:  # a run without validation has no such count
+        del document["loop"]["validation"]
     return document | {"steps": {"done": step, "backward_passes": backward_passes}}
 
 
@@ -188,6 +206,7 @@ def planned_counts(counters: Counters, plan: Plan, *, step: int) -> Iterator[tup
     slots = geometry.slots_per_cycle // geometry.ranks
     used = geometry.cycles(step) * slots if plan.samples else step * geometry.rows_per_rank
     yield "records", counters.records, used
+    yield "validation", counters.validation is not None, plan.validation is not None
     yield "terms", sorted(counters.terms), sorted(term.name for term in terms)
     for term in terms:
         if term.in_every_pass and term.name in counters.terms:

@@ -36,7 +36,7 @@ __all__ += ["gates_records", "read_events"]
 GATE = "events"
 LINE_BYTES = 1024 * 1024
 HELD_BYTES = 4 * 1024 * 1024
-EventKind = Literal["gates", "launch", "resume", "checkpoint", "probe", "set-aside", "finalise", "exit"]
+EventKind = Literal["gates", "launch", "resume", "checkpoint", "probe", "validation", "set-aside", "finalise", "exit"]
 
 
 @document("event")

@@ -24,9 +24,10 @@ __all__ = [
     "RolloutReport",
     "SamplerAgreement",
     "TrainableParameter",
+    "ValidationCost",
 ]
 
-PhaseName = Literal["load", "digest", "rollout", "probe", "score", "backward", "checkpoint", "other"]
+PhaseName = Literal["load", "digest", "rollout", "probe", "validation", "score", "backward", "checkpoint", "other"]
 Nearer = Literal["current", "previous", "cannot_tell"]
 
 
@@ -95,9 +96,9 @@ class PhaseUse:
     """What one phase used of a rank's launch, the phases inside it left out.
 
     The phases: ``load`` (model, adapter and data), ``digest`` (hashing weights and state), ``rollout`` (sampling and
-    rewarding completions), ``probe`` (comparing sampler and trainer), ``score`` (forwards of the loss, of the reference
-    and of objectives), ``backward`` (with the activations it computes again), ``checkpoint`` (writing and restoring
-    one, and the final adapter), ``other``.
+    rewarding completions), ``probe`` (comparing sampler and trainer), ``validation`` (answering held-out questions),
+    ``score`` (forwards of the loss, of the reference and of objectives), ``backward`` (with the activations it computes
+    again), ``checkpoint`` (writing and restoring one, and the final adapter), ``other``.
 
     Attributes:
         seconds: Time spent in it.
@@ -177,6 +178,21 @@ class RolloutReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationCost:
+    """What one rank spent on validation.
+
+    Attributes:
+        forwards: Forwards while it answered held-out questions, over the whole run.
+        tokens: Tokens of its answers, over the whole run.
+        seconds: Time in validation, in this launch.
+    """
+
+    forwards: int
+    tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankReport:
     """One rank's measurements of a run that reached its last step; a part of its `RankOutcome`.
 
@@ -216,6 +232,7 @@ class RankReport:
         layer_functions: Where the functions come from that compute the gated-delta layers (module and name), by name.
         loss_terms: Each term of the arm's loss by name (`explicit_learning.arms.Arm.terms`).
         log_history: The trainer's log; numbers that are not finite are ``None``.
+        validation: What this rank spent on validation; ``None`` in runs without it.
     """
 
     rank: int
@@ -246,3 +263,4 @@ class RankReport:
     layer_functions: dict[str, str]
     loss_terms: dict[str, LossTerm]
     log_history: tuple[dict[str, Any], ...]
+    validation: ValidationCost | None = None

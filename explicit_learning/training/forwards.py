@@ -24,7 +24,7 @@ __all__ = ["checkpointed", "count_forwards", "sampling", "uncounted"]
 
 
 def count_forwards(model: PeftModel, loop: LoopState) -> None:
-    """Count every forward of a model from now on in the loop's counters, those of sampling apart, uncounted ones not.
+    """Count every forward of a model from now on in the loop's counters, those of sampling and of validation apart.
 
     Args:
         model: The unwrapped policy.
@@ -34,7 +34,9 @@ def count_forwards(model: PeftModel, loop: LoopState) -> None:
     def count(*_: Any) -> None:
         if loop.uncounted:
             return
-        if loop.sampling:
+        if loop.validating and loop.counters.validation is not None:
+            loop.counters.validation.forwards += 1
+        elif loop.sampling:
             loop.counters.sampling_forwards += 1
         else:
             loop.counters.forwards += 1

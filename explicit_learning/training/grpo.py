@@ -107,13 +107,7 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
         # TRL would add the tokenizer's own; what ends a completion is frozen in the plan.
         self.eos_token_ids = list(constraint.terminal)
         declare_terms(self.loop.counters, ARMS[plan.arm])
-        policy = LivePolicy(
-            model=self.accelerator.unwrap_model(self.model),
-            device=self.accelerator.device,
-            autocast=self.accelerator.autocast,
-            loop=self.loop,
-            pad=self._pad_token,
-        )
+        policy = LivePolicy.of(self, pad=self._pad_token)
         self._rollouts = start_rollouts(policy)
         self._history = AdapterHistory(policy.model)
         fixed = rows.probe_rows(self._tokenizer, rank=self.loop.context.rank)
@@ -189,10 +183,11 @@ class AlignedGRPOTrainer(CheckpointingTrainer, GRPOTrainer):
         self._probe("resume" if self.state.global_step else "start")
 
     def after_step(self) -> None:
-        """Compare sampler and trainer after a step, if it is time to."""
+        """Compare sampler and trainer after a step, and validate, each if it is time to."""
         if reason := probe_reason(self.state.global_step, self._plan):
             self._update_sampler()
             self._probe(reason)
+        super().after_step()
 
     def _update_sampler(self) -> None:
         """Let the sampler take over the adapter as it is now."""

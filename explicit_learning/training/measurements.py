@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from explicit_learning.rundir.metrics import logged_rows
-from explicit_learning.rundir.rank_report import RankGpu, RankReport, SamplerAgreement, TrainableParameter
+from explicit_learning.rundir.rank_report import (
+    RankGpu,
+    RankReport,
+    SamplerAgreement,
+    TrainableParameter,
+    ValidationCost,
+)
 from explicit_learning.training.collectives import sum_over_ranks
 from explicit_learning.training.kernels import bound_layer_functions
 from explicit_learning.training.objectives.loss_term_check import checked_terms
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
 
     from explicit_learning.rundir.counters import Counters
     from explicit_learning.training.state.checkpointing import CheckpointingTrainer
+    from explicit_learning.training.step_loop import LoopState
 
 __all__ = ["WeightDigests", "rank_gpu", "rank_report"]
 
@@ -118,7 +125,15 @@ def rank_report(trainer: CheckpointingTrainer, *, initial: WeightDigests) -> Ran
         layer_functions=bound_layer_functions(),
         loss_terms=terms,
         log_history=tuple(logged_rows(state.log_history)),
+        validation=_validation_cost(loop),
     )
+
+
+def _validation_cost(loop: LoopState) -> ValidationCost | None:
+    if (counts := loop.counters.validation) is None:
+        return None
+    use = loop.phases.uses().get("validation")  # a launch that had only to finish the run has not validated
+    return ValidationCost(forwards=counts.forwards, tokens=counts.tokens, seconds=use.seconds if use else 0.0)
 
 
 def _sampler_agreement(counters: Counters) -> SamplerAgreement:

@@ -54,6 +54,7 @@ class LoopState:
         checkpoint: Name of the newest complete checkpoint.
         loss: The last backward pass's loss, on this rank.
         sampling: Whether completions are being sampled.
+        validating: Whether held-out questions are being answered.
         uncounted: Whether forwards are those of a backward pass, which computes them again, or of a probe.
         losses_finite: Whether all losses of the step in progress were finite, on this rank.
         gradient_norm: The last step's gradient norm, before clipping.
@@ -74,6 +75,7 @@ class LoopState:
     checkpoint: str | None = None
     loss: float = math.nan
     sampling: bool = False
+    validating: bool = False
     uncounted: bool = False
     losses_finite: bool = True
     gradient_norm: float = math.nan

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.data.prompt import completion_messages, load_system_prompt, prompt_messages
 from explicit_learning.data.reading import read_sft_rows
+from explicit_learning.inputs.held_out import held_out_of_document
 from explicit_learning.inputs.sft_pass import sft_order, sft_prefix
 from explicit_learning.plan.geometry import Geometry
 from explicit_learning.training.arguments import TEMPLATE_OPTIONS
@@ -62,14 +63,15 @@ def count_sft_pass(model: Path, prompt: str, dataset: Path, plan: dict[str, Any]
         model: Folder of the base model.
         prompt: The system prompt.
         dataset: The rows' file.
-        plan: The filled draft: arm, data seed, batch geometry and cap are read from it.
+        plan: The filled draft: arm, data seed, batch geometry, cap and what is held out (with the absolute path of the
+            file of slots) are read from it.
 
     Raises:
         Refusal: If a row breaks its contract.
     """
     from explicit_learning.training.policy import load_processor
 
-    rows = sft_order(read_sft_rows(dataset), arm=plan["arm"], data_seed=plan["data_seed"])
+    rows = _ordered(dataset, plan)
     processor = load_processor(model, max_image_tokens=plan["generation"]["max_image_tokens"])
     return sft_prefix(
         loss_token_counts(processor, rows, prompt),
@@ -90,10 +92,16 @@ def count_sft_steps(plan: dict[str, Any], steps: int) -> SftPass:
     """
     from explicit_learning.training.policy import load_processor
 
-    rows = sft_order(read_sft_rows(Path(plan["data"]["dataset"]["path"])), arm=plan["arm"], data_seed=plan["data_seed"])
+    rows = _ordered(Path(plan["data"]["dataset"]["path"]), plan)
     rows_per_step = Geometry.of_document(plan).rows_per_cycle
     prompt = load_system_prompt(Path(plan["prompt"]["path"]))
     model, limit = Path(plan["model"]["path"]), plan["generation"]["max_image_tokens"]
     processor = load_processor(model, max_image_tokens=limit)
     counts = loss_token_counts(processor, rows[: steps * rows_per_step], prompt)
     return sft_prefix(counts, rows_per_step=rows_per_step, max_loss_tokens=None)
+
+
+def _ordered(dataset: Path, plan: dict[str, Any]) -> list[SftRow]:
+    """Return the rows that a plan's arm trains on, in order."""
+    held_out = held_out_of_document(plan).groups
+    return sft_order(read_sft_rows(dataset), arm=plan["arm"], data_seed=plan["data_seed"], held_out=held_out)

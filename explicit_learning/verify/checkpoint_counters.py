@@ -158,6 +158,11 @@ def _of_earlier(loop: Counters, before: Counters) -> Iterator[Expectation]:
     for name in GROWING:
         found, least = getattr(loop, name), getattr(before, name)
         yield f"/loop/{name}", found, max(found, least), "at least as much as at the checkpoint before"
+    if loop.validation is not None and before.validation is not None:
+        for name in ("forwards", "tokens"):
+            found, least = getattr(loop.validation, name), getattr(before.validation, name)
+            source = "at least as much as at the checkpoint before"
+            yield f"/loop/validation/{name}", found, max(found, least), source
     for name, counts in loop.terms.items():
         for place, least in enumerate(before.terms.get(name, ())):
             source = "at least as much as at the checkpoint before"
@@ -231,6 +236,13 @@ def _end(tree: Tree, folder: str, plan: Plan, ranks: Sequence[Counters], marker:
             if (told := getattr(getattr(marker, group), name)) is not None:
                 counted = sum(getattr(loop, counter) for loop in ranks)
                 yield from _different(file, f"/{group}/{name}", told, counted, source)
+    if (cost := marker.compute.validation) is not None:
+        spent = [loop.validation for loop in ranks if loop.validation is not None]
+        for name, told, counted in (
+            ("forwards", cost.forwards, sum(each.forwards for each in spent)),
+            ("sampled_tokens", cost.sampled_tokens, sum(each.tokens for each in spent)),
+        ):
+            yield from _different(file, f"/compute/validation/{name}", told, counted, source)
     agreement = None
     if plan.samples:
         tokens = first.compared_tokens

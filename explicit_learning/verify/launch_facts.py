@@ -116,4 +116,7 @@ def _sums(tree: Tree, plan: Plan, launches: Sequence[Launch], marker: Completion
     for name in ("device_seconds", "runtime_seconds"):
         found, expected = getattr(marker.compute, name), getattr(sums, name)
         yield from _different(file, f"/compute/{name}", found, expected, source)
+    if (validation := marker.compute.validation) is not None:
+        found, expected = validation.device_seconds, sums.validation_seconds
+        yield from _different(file, "/compute/validation/device_seconds", found, expected, source)
     yield from _different(file, "/gpus", list(marker.gpus), [rank.gpu for rank in last[0]], source)

@@ -17,9 +17,11 @@ from explicit_learning.errors import Context, found_text
 from explicit_learning.plan.geometry import Geometry
 from explicit_learning.plan.learning_rate import learning_rate
 from explicit_learning.plan.log_steps import log_steps
+from explicit_learning.plan.validation import is_validation_step
 from explicit_learning.rundir import layout
 from explicit_learning.verify.accounting.logged_scores import FLAT_SHARE, SCORED, TOKENS, whole_number
 from explicit_learning.verify.contradictions import contradiction
+from explicit_learning.verify.validation import OF_RELATIONS, OF_VALIDATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -80,14 +82,17 @@ def metrics_of_row(plan: Plan, before: int, step: int) -> tuple[frozenset[str], 
         before: The step of the row before; 0 for the first.
         step: The row's step.
     """
+    every, relations = OF_EVERY_STEP, frozenset[str]()
+    if is_validation_step(plan, step):
+        every, relations = every | OF_VALIDATION, OF_RELATIONS
     if plan.objective is None:
-        return OF_EVERY_STEP | OF_SFT, frozenset()
-    wanted = OF_EVERY_STEP | OF_POLICY | OF_TRAINER.get(ARMS[plan.arm].trainer, frozenset())
+        return every | OF_SFT, relations
+    wanted = every | OF_POLICY | OF_TRAINER.get(ARMS[plan.arm].trainer, frozenset())
     if plan.objective.beta != 0:
         wanted |= {"kl"}
     if not any(begun % Geometry.of(plan).iterations == 0 for begun in range(before, step)):
-        return wanted, OF_PROBE  # nothing was sampled in between
-    return wanted | OF_CYCLE, OF_PROBE.union(*OF_COMPARISON)
+        return wanted, OF_PROBE | relations  # nothing was sampled in between
+    return wanted | OF_CYCLE, OF_PROBE.union(relations, *OF_COMPARISON)
 
 
 def log_faults(tree: Tree, plan: Plan, marker: CompletionMarker) -> Iterator[Fault]:

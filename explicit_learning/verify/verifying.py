@@ -40,6 +40,7 @@ from explicit_learning.verify.statement import (
     rebuilt_faults,
     signer_of,
 )
+from explicit_learning.verify.validation import validation_faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -237,6 +238,7 @@ class _Verifier:
         self._part(lambda: card_faults(tree, record))
         if (planned := record.plan) is not None and (marker := record.marker) is not None:
             self._part(lambda: log_faults(tree, planned, marker))
+            self._part(lambda: validation_faults(tree, planned, marker, record.marks))
         self._tell_documents(record)
         if record.comparison is not None:
             self.not_checked.append(UNINTERRUPTED_RUN)

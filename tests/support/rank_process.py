@@ -57,6 +57,7 @@ def _context(plan_file: Path, run: Path, options: dict[str, Any]) -> RankContext
             asset_root=place(plan.data.asset_root),
             evaluation=place(plan.data.evaluation_manifest.path),
             prompt=place(plan.prompt.path),
+            validation=place(plan.validation.slots.path) if plan.validation else None,
         ),
         run_manifest_sha256="0" * 64,
         running_commit="1" * 40,

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from explicit_learning.rundir.evaluation import Evaluation
     from explicit_learning.verify.verifying import Verification
 
-__all__ = ["Found", "ReadRun", "read_run", "rewards_of"]
+__all__ = ["Found", "ReadRun", "finished_evaluations", "read_run", "rewards_of"]
 
 GATE = "compare"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """An evaluation of a run's final adapter.
+    """An evaluation of a run.
 
     Attributes:
         record: Its document.
@@ -123,14 +123,14 @@ def read_run(path: Path) -> ReadRun:
             counts=None if marker is None else marker.counts,
             commit=None if marker is None else marker.identities.running_commit,
             verification=verify_run(tree),
-            evaluations=tuple(_evaluations(tree)),
+            evaluations=tuple(found for found in finished_evaluations(tree) if found.record.which == "final"),
         )
     except OSError as error:
         raise Refusal(read_fault(error, Path(error.filename or path), gate=GATE)) from None
 
 
-def _evaluations(tree: Tree) -> Iterator[Found]:
-    """Yield the evaluations of the final adapter that have a statement and can be read; verification names others."""
+def finished_evaluations(tree: Tree) -> Iterator[Found]:
+    """Yield the evaluations that have a statement and can be read; verification names others."""
     folders: dict[str, list[str]] = {}
     inside = f"{layout.EVALUATIONS}/"
     for name in tree.files:
@@ -146,8 +146,7 @@ def _evaluations(tree: Tree) -> Iterator[Found]:
             record = evaluation_of(part)
         except Refusal:
             continue
-        if record.which == "final":
-            yield Found(record=record, tree=part)
+        yield Found(record=record, tree=part)
 
 
 def rewards_of(run: ReadRun) -> Iterator[tuple[int, float, int]]:

@@ -18,7 +18,8 @@ from explicit_learning.training.rollouts.generation import generate_constrained,
 from explicit_learning.training.rollouts.interface import Continuation, SampledRows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from explicit_learning.plan.typed_plan import Plan
     from explicit_learning.training.rollouts.choosers import Chooser
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
     from explicit_learning.training.rollouts.generation import Completions
     from explicit_learning.training.rollouts.interface import LivePolicy
     from explicit_learning.training.rollouts.rows import SlotPrompt
+    from explicit_learning.training.step_loop import LoopState
 
-__all__ = ["ExactRollouts"]
+__all__ = ["ExactRollouts", "generating"]
 
 
 class ExactRollouts:
@@ -60,7 +62,7 @@ class ExactRollouts:
             [uniforms(prompt.key(self._plan.seed), count=generation.max_completion_tokens) for prompt in prompts]
         )
         shown = views[::each]
-        with self._generating():
+        with generating(self._policy):
             sampled = generate_constrained(
                 self._policy.model,
                 model_inputs(shown, pad_token=self._policy.pad, device=self._policy.device),
@@ -99,7 +101,7 @@ class ExactRollouts:
         """End; the sampler has no weights of its own."""
 
     def _free(self, views: Sequence[EncodedView], chooser: Chooser, *, max_tokens: int) -> Completions:
-        with self._generating():
+        with generating(self._policy):
             return generate_free(
                 self._policy.model,
                 model_inputs(views, pad_token=self._policy.pad, device=self._policy.device),
@@ -109,21 +111,28 @@ class ExactRollouts:
                 pad=self._policy.pad,
             )
 
-    @contextmanager
-    def _generating(self) -> Iterator[None]:
-        """Put the model into the state in which it generates."""
-        from trl.models.utils import disable_gradient_checkpointing
 
-        policy, loop = self._policy, self._policy.loop
-        model: Any = policy.model
-        was_training = model.training
-        model.eval()
-        try:
-            # Gradient checkpointing would turn off the cache that generation needs.
-            with disable_gradient_checkpointing(model, {"use_reentrant": False}), sampling(loop), policy.autocast():
-                yield
-        finally:
-            model.train(was_training)
+@contextmanager
+def generating(
+    policy: LivePolicy, *, counting: Callable[[LoopState], AbstractContextManager[None]] = sampling
+) -> Iterator[None]:
+    """Put a policy into the state in which it generates, and back.
+
+    Args:
+        policy: The policy.
+        counting: Makes the context in which the forwards are counted.
+    """
+    from trl.models.utils import disable_gradient_checkpointing
+
+    model: Any = policy.model
+    was_training = model.training
+    model.eval()
+    try:
+        # Gradient checkpointing would turn off the cache that generation needs.
+        with disable_gradient_checkpointing(model, {"use_reentrant": False}), counting(policy.loop), policy.autocast():
+            yield
+    finally:
+        model.train(was_training)
 
 
 def cut_to_text(

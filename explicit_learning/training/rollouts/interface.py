@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from explicit_learning.training.rollouts.encoded_views import EncodedView
     from explicit_learning.training.rollouts.generation import AllowedMass
     from explicit_learning.training.rollouts.rows import SlotPrompt
+    from explicit_learning.training.state.checkpointing import CheckpointingTrainer
     from explicit_learning.training.step_loop import LoopState
 
 __all__ = ["Continuation", "LivePolicy", "Rollouts", "SampledRows"]
@@ -42,6 +43,23 @@ class LivePolicy:
     autocast: Callable[[], AbstractContextManager[Any]]
     loop: LoopState
     pad: int
+
+    @classmethod
+    def of(cls, trainer: CheckpointingTrainer, *, pad: int) -> LivePolicy:
+        """Return the policy that a trainer trains.
+
+        Args:
+            trainer: The trainer, once it is built.
+            pad: Token id that fills rows.
+        """
+        accelerator = trainer.accelerator
+        return cls(
+            model=accelerator.unwrap_model(trainer.model),
+            device=accelerator.device,
+            autocast=accelerator.autocast,
+            loop=trainer.loop,
+            pad=pad,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ TRL's trainers, which keep the step itself.
 
 from __future__ import annotations
 
+import math
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,8 +19,10 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from explicit_learning.data.image_headers import bombs_are_errors
 from explicit_learning.errors import Context, ExitCode
+from explicit_learning.launch.outcomes import NonFiniteLossError
 from explicit_learning.model_files.tensors import file_tensors_sha256
 from explicit_learning.plan.rules import SMOKE_STOP_STEP
+from explicit_learning.plan.validation import is_validation_step
 from explicit_learning.rundir.checkpoint_mark import seal_checkpoint, write_rank_frontiers
 from explicit_learning.rundir.checkpoints import rotate_checkpoints, set_aside_folder
 from explicit_learning.rundir.counters import (
@@ -40,6 +43,7 @@ from explicit_learning.rundir.layout import (
     counters_file,
 )
 from explicit_learning.rundir.state_digests import StateDigests, write_state_digests
+from explicit_learning.rundir.validation import best_checkpoint
 from explicit_learning.training.collectives import barrier
 from explicit_learning.training.forwards import count_forwards
 from explicit_learning.training.policy import ADAPTER
@@ -70,6 +74,7 @@ if TYPE_CHECKING:
     from explicit_learning.rundir.state_digests import Components
     from explicit_learning.training.records import Records
     from explicit_learning.training.step_loop import LoopState
+    from explicit_learning.training.validation import Validator
 
     _Base = Trainer
 else:
@@ -97,6 +102,7 @@ class CheckpointingTrainer(_Base):
         loop: What is shared with the step loop.
         records: The rank's ledger and trace, if the arm has any.
         records_left_out: Rows of the arm that no step uses; ``None`` in RL arms.
+        validator: What answers the held-out questions; ``None`` in runs without validation.
         resumed: Names of the parts that were restored from a checkpoint, in order.
         counters_as_loaded: Digest of the counters when they were taken over: fetching a batch already adds to them.
     """
@@ -104,6 +110,7 @@ class CheckpointingTrainer(_Base):
     loop: LoopState
     records: Records | None
     records_left_out: int | None = None
+    validator: Validator | None = None
     resumed: list[str]
     counters_as_loaded: str | None
     _metrics: Any
@@ -186,7 +193,20 @@ class CheckpointingTrainer(_Base):
         return norm
 
     def after_step(self) -> None:
-        """Do what follows an optimizer step, before it is logged and saved: nothing in SFT arms."""
+        """Do what follows an optimizer step, before it is logged and saved: validate, if it is time to.
+
+        Raises:
+            NonFiniteLossError: If the policy's logits are not finite.
+        """
+        step = self.state.global_step
+        if self.validator is None or not is_validation_step(self.loop.context.manifest.plan, step):
+            return
+        try:
+            row = self.validator.validate(step)
+        except FloatingPointError as error:
+            raise NonFiniteLossError(step, math.nan) from error
+        for name, value in row.items():
+            self._metrics["train"][name].append(value)
 
     # --- saving ---------------------------------------------------------------------------------------------------
 
@@ -221,7 +241,7 @@ class CheckpointingTrainer(_Base):
             rotation = rotate_checkpoints(
                 manifest.run,
                 keep=manifest.plan.optimisation.save_total_limit,
-                protected=protected_checkpoints(manifest.plan),
+                protected=[*protected_checkpoints(manifest.plan), *self._best_checkpoint()],
             )
             data = {"checkpoint": name, "optimizer_step": step, "removed": rotation.removed}
             if rotation.not_removed:
@@ -229,6 +249,11 @@ class CheckpointingTrainer(_Base):
             append_event(manifest.run, "checkpoint", data)
         barrier()
         self.loop.checkpoint = name
+
+    def _best_checkpoint(self) -> list[str]:
+        """Return the name of the best checkpoint so far, which stays; nothing without validation."""
+        best = best_checkpoint(self.state.log_history)
+        return [] if best is None else [best.checkpoint]
 
     def _save_shared(self, folder: Path) -> None:
         unwrapped = self.accelerator.unwrap_model(self.model)

@@ -16,6 +16,7 @@ from explicit_learning.completion.marker import sampled_counts
 from explicit_learning.completion.recount import recount_rank
 from explicit_learning.completion.rules import broken_accounting_rules
 from explicit_learning.data.decoder import Decoder
+from explicit_learning.data.held_out import held_out_groups, without_groups
 from explicit_learning.data.slots import slot_manifest_sha256
 from explicit_learning.errors import Context, ExitCode, Refusal, found_text
 from explicit_learning.errors.collector import FaultCollector
@@ -130,7 +131,7 @@ def accounting_faults(
 
 
 def _own_slots(slots: Sequence[SlotRow] | None, plan: Plan, result: AccountingAnswer) -> Sequence[SlotRow] | None:
-    """Return the slots if they are those of the plan; else say what is left out."""
+    """Return the slots that are trained on, if these are the plan's; else say what is left out."""
     left = "what rows repeat of their slots was not compared, and the order only for the slots that traces name"
     if not slots:
         result.not_checked.append(f"slots not reachable: {left}")
@@ -138,7 +139,11 @@ def _own_slots(slots: Sequence[SlotRow] | None, plan: Plan, result: AccountingAn
     if (found := slot_manifest_sha256(slots)) != plan.data.slot_manifest_sha256:
         result.not_checked.append(f"the slots at the plan's path are others ({found}): {left}")
         return None
-    return slots
+    validation = plan.validation
+    if validation is None:
+        return slots
+    held_out = held_out_groups((slot.group_id for slot in slots), share=validation.share, seed=validation.seed)
+    return without_groups(slots, held_out)
 
 
 def _decoder(model: Path | None, result: AccountingAnswer) -> Decoder | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from PIL import Image
 
-from explicit_learning.data.held_out import held_out_faults
+from explicit_learning.data.other_rows import other_rows_faults
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.jsonl import write_rows
 from tests.support.dataset_builder import Builder
@@ -35,7 +35,7 @@ def other(tmp_path: Path) -> Builder:
 def faults(trained: Path, built: Builder) -> list[Fault]:
     rows = built.folder / "rows.jsonl"
     write_rows(rows, built.evaluation)
-    return held_out_faults(rows, asset_root=built.folder, trained=trained, trained_root=trained.parent)
+    return other_rows_faults(rows, asset_root=built.folder, trained=trained, trained_root=trained.parent)
 
 
 def test_rows_that_were_never_trained_on_are_accepted(trained: Path, other: Builder) -> None:
@@ -92,5 +92,5 @@ def test_images_that_are_gone_or_changed_are_refused_with_their_rows(trained: Pa
 
 def test_a_file_that_is_not_there_is_one_fault(trained: Path, tmp_path: Path) -> None:
     missing = tmp_path / "missing.jsonl"
-    [fault] = held_out_faults(missing, asset_root=tmp_path, trained=trained, trained_root=trained.parent)
+    [fault] = other_rows_faults(missing, asset_root=tmp_path, trained=trained, trained_root=trained.parent)
     assert fault.file == str(missing)

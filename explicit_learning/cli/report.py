@@ -1,0 +1,47 @@
+"""`el report RUN…`: a page about one run or several."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from explicit_learning.cli.output import add_json_argument, answer
+from explicit_learning.cli.paths import folder_path
+from explicit_learning.report.page.page import require_outside_runs, require_page
+from explicit_learning.report.plots.plot import write_plots
+from explicit_learning.report.run.reporting import report_runs
+
+if TYPE_CHECKING:
+    import argparse
+
+    from explicit_learning.errors import ExitCode
+
+__all__ = ["add_arguments", "run"]
+
+PAGE = Path("report.html")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    what = "run directories, archives of runs, or the folder of an experiment"
+    parser.add_argument("runs", type=folder_path, nargs="+", metavar="RUN", help=what)
+    page = f"where the page goes (default {PAGE}); an earlier page there is replaced"
+    parser.add_argument("-o", dest="page", type=folder_path, default=PAGE, metavar="PAGE", help=page)
+    plots = "also write each plot as SVG, PNG and CSV into this folder"
+    parser.add_argument("--plots", type=folder_path, metavar="DIR", help=plots)
+    add_json_argument(parser)
+
+
+def run(args: argparse.Namespace) -> ExitCode:
+    """Read and verify the runs, and write the page: the exit code is 0 whether they verify or not."""
+    require_page(args.page)
+    if args.plots:
+        require_outside_runs(args.plots, option="--plots")
+    report = report_runs(args.runs, args.page)
+    if args.plots:
+        write_plots(args.plots, report.plots)
+    if not args.json:
+        print(f"wrote {args.page} ({report.bytes / 1e6:.1f} MB)", file=sys.stderr)
+    verified = {run.place: not run.verification.faults for run in report.runs}
+    return answer([], as_json=args.json, page=str(args.page), verified=verified, left_out=list(report.left_out))
