@@ -82,11 +82,7 @@ def plan_reasons(runs: Sequence[ReadRun]) -> list[Reason]:
     The rule is the one by which an experiment refuses its plans (`comparison_faults`): once for the arms of each seed,
     once for the seeds of each arm.
     """
-    plans = [
-        (run.seed, (run.arm, Path(run.place), run.files.plan_document))
-        for run in runs
-        if run.files.plan.run_mode == "main"
-    ]
+    plans = [(run.seed, (run.arm, Path(run.place), run.plan_document)) for run in runs if run.is_main]
     by_seed, by_arm = defaultdict(list), defaultdict(list)
     for seed, plan in plans:
         by_seed[seed].append(plan)
@@ -111,7 +107,7 @@ def usable_runs(runs: Sequence[ReadRun], which: EvaluatedBy | None) -> Usable:
         runs: Runs of the stage that is compared.
         which: What their evaluations must have in common.
     """
-    times = Counter((run.arm, run.seed) for run in runs if run.files.plan.run_mode == "main")
+    times = Counter((run.arm, run.seed) for run in runs if run.is_main)
     usable, others = [], []
     for run in runs:
         reasons = tuple(_reasons(run, which, times[run.arm, run.seed]))
@@ -124,7 +120,7 @@ def usable_runs(runs: Sequence[ReadRun], which: EvaluatedBy | None) -> Usable:
 
 def left_out(run: ReadRun, reasons: tuple[Reason, ...]) -> LeftOut:
     """Return a run that is left out."""
-    return LeftOut(place=run.place, run_id=run.files.plan.run_id, arm=run.arm, seed=run.seed, reasons=reasons)
+    return LeftOut(place=run.place, run_id=run.plan.run_id, arm=run.arm, seed=run.seed, reasons=reasons)
 
 
 def _reasons(run: ReadRun, which: EvaluatedBy | None, times: int) -> Iterator[Reason]:
@@ -132,13 +128,13 @@ def _reasons(run: ReadRun, which: EvaluatedBy | None, times: int) -> Iterator[Re
         place = run.place if file is None else f"{run.place}/{file}"
         return Reason(kind=kind, place=place, pointer=pointer, found=found, expected=expected)
 
-    if run.files.plan.run_mode != "main":
+    if not run.is_main:
         yield reason("smoke", "a smoke run", "a main run", file=layout.PLAN, pointer="/run_mode")
         return
     if times > 1:
         yield reason("twice", f"{times} runs of {run.arm} with seed {run.seed}", "one run for each arm and seed")
     if not run.is_complete:
-        steps = f"status {run.files.manifest.status}, step {run.files.steps} of {run.files.plan.optimisation.max_steps}"
+        steps = f"status {run.status}, step {run.steps} of {run.plan.optimisation.max_steps}"
         yield reason("unfinished", steps, "a completed run", file=layout.RUN_MANIFEST, pointer="/status")
         return
     if faults := run.verification.faults:

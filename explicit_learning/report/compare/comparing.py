@@ -95,7 +95,7 @@ def compare_runs(named: Sequence[Path], *, baseline: str | None = None) -> Compa
         else contrasts_of(arms, baseline=chosen, measures=names, key=which.evaluation_manifest_sha256)
     )
     others = (*gathered.absent, *unreadable, *usable.left_out, *of_other_rows)
-    window = curve_window(max((run.files.plan.optimisation.max_steps for run in stage), default=1))
+    window = curve_window(max((run.plan.optimisation.max_steps for run in stage), default=1))
     compared_places = set() if reasons else {each.run.place for each in compared}
     runs = tuple(_run(found[run.place], compared=run.place in compared_places) for run in everything)
     ordered = [] if reasons or chosen is None else [chosen, *(arm for arm in arms if arm != chosen)]
@@ -231,8 +231,8 @@ def _set_reasons(arms: dict[str, dict[int, Measured]], baseline: str | None) -> 
 
 
 def _run(found: _Read, *, compared: bool) -> Run:
-    run, marker = found.run, found.run.files.marker
-    plan, faults = run.files.plan, run.verification.faults
+    run = found.run
+    plan, counts, faults = run.plan, run.counts, run.verification.faults
     return Run(
         place=run.place,
         run_id=plan.run_id,
@@ -240,11 +240,11 @@ def _run(found: _Read, *, compared: bool) -> Run:
         seed=plan.seed,
         stage="sft" if run.is_sft else "rl",
         mode=plan.run_mode,
-        status=run.files.manifest.status,
-        steps=run.files.steps,
+        status=run.status,
+        steps=run.steps,
         planned_steps=plan.optimisation.max_steps,
-        sampled_tokens=None if marker is None else marker.counts.sampled_tokens,
-        completions=None if marker is None else marker.counts.completions,
+        sampled_tokens=None if counts is None else counts.sampled_tokens,
+        completions=None if counts is None else counts.completions,
         frozen_config_sha256=plan.frozen_config_sha256,
         slot_manifest_sha256=plan.data.slot_manifest_sha256,
         faults=len(faults),
@@ -288,10 +288,10 @@ def _curves(stage: Iterable[ReadRun], compared: set[str], window: int) -> Iterat
     """Yield the curve of each main run that has rewards, and after those of an arm the mean over its compared runs."""
     curves: dict[str, list[tuple[bool, Curve]]] = {}
     for run in stage:
-        if run.files.plan.run_mode != "main":
+        if not run.is_main:
             continue
         try:
-            curve = run_curve(rewards_of(run.files), arm=run.arm, seed=run.seed, window=window)
+            curve = run_curve(rewards_of(run), arm=run.arm, seed=run.seed, window=window)
         except Refusal:  # verification tells of damaged metrics
             continue
         if curve.points:

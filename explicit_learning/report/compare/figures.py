@@ -15,6 +15,7 @@ NOTHING = "–"
 MINUS = "−"
 LEAST_P = 0.0001
 SIGNIFICANT = 0.05
+LEAST_RANGE = 3
 
 
 def percent(share: float) -> str:
@@ -46,8 +47,16 @@ def p_text(value: float | None) -> str:
 
 
 def seeds_text(seeds: Sequence[int]) -> str:
-    """Return seeds as a list in words."""
-    return ", ".join(map(str, seeds))
+    """Return seeds in words; three or more that follow each other are written by the first and the last."""
+    parts: list[list[int]] = []
+    for seed in sorted(seeds):
+        if parts and seed == parts[-1][-1] + 1:
+            parts[-1].append(seed)
+        else:
+            parts.append([seed])
+    return ", ".join(
+        f"{part[0]} to {part[-1]}" if len(part) >= LEAST_RANGE else ", ".join(map(str, part)) for part in parts
+    )
 
 
 def reason_text(reason: Reason) -> str:

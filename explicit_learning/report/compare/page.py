@@ -68,8 +68,15 @@ def write_comparison_page(path: Path, found: Comparison) -> int:
         reward=_reward(found),
         runs=[_run(run, found) for run in found.runs],
         verified=_verified(found),
-        evaluated=[] if found.evaluated_by is None else list(to_json(found.evaluated_by).items()),
+        evaluated=_evaluated(found),
     )
+
+
+def _evaluated(found: Comparison) -> list[tuple[str, str]]:
+    if found.evaluated_by is None:
+        return []
+    fields: dict[str, Any] = to_json(found.evaluated_by)
+    return [(name, "none: all base items" if value is None else str(value)) for name, value in fields.items()]
 
 
 def _about(found: Comparison) -> str:

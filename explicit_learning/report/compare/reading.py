@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from explicit_learning.arms import ARMS
 from explicit_learning.errors import Refusal
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from explicit_learning.files.tree import Tree
+    from explicit_learning.plan.typed_plan import Plan
+    from explicit_learning.rundir.completion_marker import Counts
     from explicit_learning.rundir.evaluation import Evaluation
-    from explicit_learning.verify.diff.run_files import RunFiles
     from explicit_learning.verify.verifying import Verification
 
 __all__ = ["Found", "ReadRun", "finished_evaluations", "read_run", "rewards_of"]
@@ -47,29 +48,43 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRun:
-    """A run.
+    """A run, without what grows with its steps: many are in memory at once.
 
     Attributes:
         place: Its folder or archive, as it was named.
-        files: Its documents.
+        tree: Its files.
+        plan: Its plan.
+        plan_document: The plan as JSON.
+        status: How far it has come, by its manifest.
+        steps: Optimizer steps up to which it has metrics or a checkpoint.
+        has_metrics: Whether it logged a step, or should have.
+        counts: What it used and made; ``None`` without a completion marker.
+        commit: The commit of the code that ended it; likewise.
         verification: What verification found.
         evaluations: The finished evaluations of its final adapter, by name.
     """
 
     place: str
-    files: RunFiles
+    tree: Tree
+    plan: Plan
+    plan_document: dict[str, Any]
+    status: str
+    steps: int
+    has_metrics: bool
+    counts: Counts | None
+    commit: str | None
     verification: Verification
     evaluations: tuple[Found, ...]
 
     @property
     def arm(self) -> str:
         """Its arm."""
-        return self.files.plan.arm
+        return self.plan.arm
 
     @property
     def seed(self) -> int:
         """Its seed."""
-        return self.files.plan.seed
+        return self.plan.seed
 
     @property
     def is_sft(self) -> bool:
@@ -77,9 +92,14 @@ class ReadRun:
         return ARMS[self.arm].is_sft
 
     @property
+    def is_main(self) -> bool:
+        """Whether it is a main run, and not a smoke run."""
+        return self.plan.run_mode == "main"
+
+    @property
     def is_complete(self) -> bool:
         """Whether it reached its end."""
-        return self.files.marker is not None and self.files.manifest.status == "completed"
+        return self.counts is not None and self.status == "completed"
 
 
 def read_run(path: Path) -> ReadRun:
@@ -91,9 +111,17 @@ def read_run(path: Path) -> ReadRun:
     try:
         tree = open_run(path)
         files = read_run_files(tree)
+        marker = files.marker
         return ReadRun(
             place=escaped(str(path)),
-            files=files,
+            tree=tree,
+            plan=files.plan,
+            plan_document=files.plan_document,
+            status=files.manifest.status,
+            steps=files.steps,
+            has_metrics=files.has_metrics,
+            counts=None if marker is None else marker.counts,
+            commit=None if marker is None else marker.identities.running_commit,
             verification=verify_run(tree),
             evaluations=tuple(found for found in finished_evaluations(tree) if found.record.which == "final"),
         )
@@ -121,24 +149,26 @@ def finished_evaluations(tree: Tree) -> Iterator[Found]:
         yield Found(record=record, tree=part)
 
 
-def rewards_of(files: RunFiles) -> Iterator[tuple[int, float, int]]:
-    """Yield step, mean reward and the tokens sampled up to the step, of each step that has a reward.
+def rewards_of(run: ReadRun) -> Iterator[tuple[int, float, int]]:
+    """Yield step, mean reward and the tokens sampled up to the step, of each row of the metrics that has a reward.
 
-    A step's tokens are the mean length of its completions times their number, which is a whole number. A step that
-    uses the completions of an earlier one logs neither reward nor length. A reward that is not finite is left out.
+    A row is of the steps since the row before. Its tokens are the mean length of the completions that were sampled for
+    these steps times their number, which is a whole number. Where all of its steps use completions of earlier ones, it
+    has neither reward nor length. A reward that is not finite is left out.
 
     Args:
-        files: The run's documents.
+        run: The run.
 
     Raises:
         Refusal: If a row of the metrics is damaged.
     """
-    if not files.plan.samples or not files.has_metrics:
+    if not run.plan.samples or not run.has_metrics:
         return
-    completions, tokens = Geometry.of(files.plan).rows_per_cycle, 0
-    for row in metrics_rows(files.tree, torn_end=files.torn_end):
+    geometry, sampled, tokens = Geometry.of(run.plan), 0, 0
+    for row in metrics_rows(run.tree, torn_end=run.counts is None):
         reward, length = row.values.get("reward"), row.values.get("completions/mean_length")
+        before, sampled = sampled, geometry.completions(row.step)
         if length is not None:
-            tokens += round(length * completions)
+            tokens += round(length * (sampled - before))
         if reward is not None:
             yield row.step, reward, tokens

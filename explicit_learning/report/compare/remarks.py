@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explicit_learning.report.compare.contrasts import PRIMARY_SEEDS
+from explicit_learning.report.compare.figures import seeds_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,7 +34,7 @@ def remarks_of(
     if others:
         runs = "1 run is" if len(others) == 1 else f"{len(others)} runs are"
         yield f"{runs} left out of the differences; the reasons are listed."
-    commits = {run.files.marker.identities.running_commit for run in stage if run.files.marker is not None}
+    commits = {run.commit for run in stage if run.commit is not None}
     if len(commits) > 1:
         yield f"The runs were trained by {len(commits)} commits of the code; el diff compares two runs in full."
     yield from _of_seeds(contrasts)
@@ -43,8 +44,7 @@ def _of_seeds(contrasts: Sequence[Contrast]) -> Iterator[str]:
     by_arm = {contrast.arm: contrast for contrast in contrasts}
     for arm, contrast in by_arm.items():
         if contrast.left_out_seeds:
-            seeds = ", ".join(map(str, contrast.left_out_seeds))
-            common = ", ".join(map(str, contrast.seeds))
+            seeds, common = seeds_text(contrast.left_out_seeds), seeds_text(contrast.seeds)
             yield (
                 f"{arm} and {contrast.baseline} do not have the same seeds: they are compared on seeds {common}, and "
                 f"seeds {seeds} are left out."

@@ -13,6 +13,7 @@ from scipy.stats import ttest_rel
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.typed_json import checked_json
 from explicit_learning.report.compare.comparing import compare_runs
+from explicit_learning.report.compare.reading import read_run, rewards_of
 from explicit_learning.report.compare.text import comparison_text
 from explicit_learning.rundir import layout
 from tests.support.compared_arms import answers, arm_run, begun, experiment
@@ -129,6 +130,13 @@ def test_curves_are_of_each_run_and_of_the_mean(whole: Comparison) -> None:
     assert [point.step for point in run.points] == [1, 2, 3]
     assert run.points[-1].tokens == marker.sampled_tokens
     assert {point.reward for point in mean.points} == {0.5}  # every second completion is right
+
+
+def test_rewards_are_of_the_steps_since_the_row_before(tmp_path: Path) -> None:
+    run = read_run(arm_run(tmp_path / "run", ARM, optimisation__logging_interval=2))
+    assert list(rewards_of(run)) == [(2, 0.5, 88), (3, 0.5, 132)]
+    assert run.counts is not None
+    assert run.counts.sampled_tokens == 132
 
 
 def test_another_baseline_turns_the_differences_round(whole: Comparison, five_seeds: Path) -> None:
