@@ -28,7 +28,7 @@ LISTED = {
 
 
 def api_pages(root: Path) -> dict[str, str]:
-    """Return ``{file name: Markdown}`` of the reference: an overview, ``index.md``, and a page for each folder or module.
+    """Return ``{file name: Markdown}`` of the reference: an overview, ``index.md``, and a page for each layer.
 
     Args:
         root: The checkout that holds the package.
@@ -41,8 +41,8 @@ def api_pages(root: Path) -> dict[str, str]:
         pages[f"{name}.md"] = "\n\n".join([f"# {PACKAGE}.{name}", *_module(module, level=2)]) + "\n"
         listed.append(f"| [{PACKAGE}.{name}]({name}.md) | {_prose(_first_line(module)).replace('|', chr(92) + '|')} |")
     intro = (
-        "What each folder of the package offers, from the source's own docstrings. `docs/architecture.md` shows how the\n"
-        "folders build on each other. Names that a module does not list in `__all__` are its own business, and not here."
+        "What each folder of the package offers, from the docstrings in the source. [Architecture](../architecture.md)\n"
+        "shows how the folders build on each other. Names that a module does not list in `__all__` are left out."
     )
     table = "\n".join(["| module | what it is |", "| --- | --- |", *listed])
     tree = "\n".join(["```{toctree}", ":hidden:", "", *pages, "```"])

@@ -1,7 +1,7 @@
 """Build the site: ``python -m tools.docs_site.build FOLDER``, or `make docs`.
 
-A warning is an error: a broken link or anchor, a page that the navigation lacks, an image that is gone. The site takes the
-place of the last one only when it is complete.
+A warning is an error: a broken link or anchor, a page that the navigation lacks, an image that is gone. The site
+takes the place of the last one only when it is complete.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ def main(words: list[str]) -> int:
         return USAGE
     target = Path(words[0]).absolute()
     if target.exists() and not (target / "searchindex.js").is_file() and any(target.iterdir()):
-        return _refuse(
-            str(target), "a folder with other files than a site", "a new or empty folder, or an earlier site", USAGE
-        )
+        return _refuse(str(target), "a folder with other files", "a new or empty folder, or an earlier site", USAGE)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".docs-", dir=target.parent) as work:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["field_pointers", "plan_fields"]
 
 Schema = dict[str, Any]
-HEAD = "| field | value | default | in a draft | meaning |\n| --- | --- | --- | --- | --- |"
+HEAD = "| field | value | meaning |\n| --- | --- | --- |"
 LIMITS = {
     "minimum": "at least {}",
     "exclusiveMinimum": "more than {}",
@@ -82,17 +82,19 @@ def _required(schema: Schema, above: str) -> set[str]:
 def _row(pointer: str, field: Schema, drafted: Schema | None, *, required: bool) -> str:
     if "description" not in field:
         raise ValueError(f"{pointer}: found no description in the schema; expected one")
-    if "x-derived" in field:
-        default = f"derived: {field['x-derived']}"
-    else:
-        default = _code(field["default"]) if "default" in field else ""
+    """Return a field's row: its name in its block, what it may hold and where that comes from, and what it means."""
+    words = [_value(field)]
     if drafted is None:
-        place = "no: measured by `el freeze`" if field.get("x-computed") else "no"
-    else:
-        place = "required" if required else "optional"
+        words.append("Written by `el freeze`")
+    elif "x-derived" in field:
+        words.append(f"Default: {field['x-derived']}")
+    elif "default" in field:
+        words.append(f"Default: {_code(field['default'])}")
+    elif required:
+        words.append("Required in a draft")
     example = f" Example: {_code(field['examples'][0])}." if "examples" in field and "properties" not in field else ""
-    name = pointer[1:].replace("/", ".")
-    return f"| `{name}` | {_value(field)} | {_cell(default)} | {place} | {_cell(field['description'] + example)} |"
+    name = ".".join(pointer.split("/")[2:]) or pointer[1:]
+    return f"| `{name}` | {_cell('. '.join(words))} | {_cell(field['description'] + example)} |"
 
 
 def _value(field: Schema) -> str:

@@ -17,7 +17,7 @@ LOADED = {"src", "srcset", "data", "poster", "action", "formaction", "background
 
 
 class _Loaded(HTMLParser):
-    """Collects the addresses that a browser loads without being asked; links that a reader follows are not among them."""
+    """Collects the addresses that a browser loads by itself; links that a reader follows are not among them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,10 +45,10 @@ def remote_resources(site: Path) -> list[str]:
     for path in sorted(site.rglob("*")):
         if path.suffix == ".html":
             parser = _Loaded()
-            parser.feed(path.read_text("utf-8"))
-            addresses = parser.found + IN_STYLE.findall(
-                "".join(re.findall(r"<style.*?</style>", path.read_text("utf-8"), re.DOTALL))
-            )
+            page = path.read_text("utf-8")
+            parser.feed(page)
+            styles = "".join(re.findall(r"<style.*?</style>", page, re.DOTALL))
+            addresses = parser.found + IN_STYLE.findall(styles)
         elif path.suffix == ".css":
             addresses = IN_STYLE.findall(path.read_text("utf-8"))
         else:

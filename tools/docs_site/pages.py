@@ -38,7 +38,8 @@ def staged_pages(root: Path, generated: dict[str, str]) -> tuple[dict[str, str],
 
     Args:
         root: The checkout.
-        generated: Markdown of the pages that are made at each build, by name; of each folder, the start page is in the navigation.
+        generated: Markdown of the pages that are made at each build, by name. A folder's start page is
+            in the navigation.
 
     Raises:
         OSError: If a page or schema cannot be read.
@@ -53,18 +54,13 @@ def staged_pages(root: Path, generated: dict[str, str]) -> tuple[dict[str, str],
         text = (docs / name).read_text("utf-8")
         if name == "plans.md":
             if text.count(FIELDS) != 1:
-                faults.append(
-                    PageFault(
-                        page=name, found=f"{text.count(FIELDS)} times {FIELDS}", expected="one place for the fields"
-                    )
-                )
+                found = f"{text.count(FIELDS)} times {FIELDS}"
+                faults.append(PageFault(page=name, found=found, expected="one place for the fields"))
             text = text.replace(FIELDS, plan_fields(root / "schemas"))
         pages[name] = _Linked(root=root, page=name, shown=shown | generated.keys(), faults=faults).text(text)
     trees, listed = _navigation(pages[START], shown | generated.keys())
     faults += [
-        PageFault(
-            page=name, found="a page that docs/index.md does not link", expected="a link in a section of docs/index.md"
-        )
+        PageFault(page=name, found="a page without a link in docs/index.md", expected="a link in one of its sections")
         for name in sorted(shown - {START} - set(listed))
     ]
     pages[START] += trees + _tree("Reference", [name for name in generated if name.endswith(f"/{START}")])
