@@ -93,7 +93,7 @@ def test_shares_that_leave_questions_and_slots_are_taken(dataset: CheckedDataset
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        (part(0.1), "0.1 of 4 groups, which is no group when it is rounded"),
+        (part(0.1), "0.1 of 4 groups, which rounds to 0 groups"),
         (part(0.9), "0.9 of 4 groups: all of them"),
         (part(0.75, slots_per_cycle=5), "0.75 of 4 groups: 3 are held out, and 4 slots are left"),
     ],
