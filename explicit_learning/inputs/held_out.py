@@ -172,7 +172,7 @@ def _share_faults(
     context, told = CONTEXT.at(file), f"{part.share:g} of {groups} groups"
     if held == 0:
         fix = f"set it to at least {1 / groups:.2g}" if groups > 1 else "set validation to null"
-        found = f"{told}, which is no group when it is rounded"
+        found = f"{told}, which rounds to 0 groups"
         return [context.fault(pointer=SHARE, found=found, expected="at least one group", fix=fix)]
     if held == groups:
         fix = "lower it, so that groups are left to train on"
