@@ -78,7 +78,7 @@ def reward_plot(found: Comparison) -> Plot:
 
 def _curve_labels(curves: Sequence[Curve]) -> dict[tuple[str, int | None], str]:
     """Return the names of curves, one for each arm: of its mean, or of its first run if no run of it is compared."""
-    labels = {
+    labels: dict[tuple[str, int | None], str] = {
         (curve.arm, curve.seed): f"{curve.arm} ({curve.seeds} {'seed' if curve.seeds == 1 else 'seeds'})"
         for curve in curves
         if curve.seed is None
