@@ -58,7 +58,8 @@ def validation_faults(
         yield from _different(file, "/compute/validation", marker.compute.validation, None, f"as in {layout.PLAN}")
         return
     for fault in broken_validation_rules(plan, log, checkpoints):
-        yield CONTEXT.fault(file=fault.file or file, pointer=fault.pointer, found=fault.found, expected=fault.expected)
+        place = tree.place(fault.file) if fault.file else file
+        yield CONTEXT.fault(file=place, pointer=fault.pointer, found=fault.found, expected=fault.expected)
     rows = [(f"/log_history/{number}", row) for number, row in enumerate(log) if row.get(RIGHT) is not None]
     for at, row in rows:
         yield from _row(file, at, plan, plan.validation, row)
