@@ -18,6 +18,7 @@ from explicit_learning.gates.check import check_plan
 from explicit_learning.inputs.frozen import resolved_paths
 from explicit_learning.inputs.held_out import held_out_of
 from explicit_learning.plan.reading import FROZEN, frozen_config_sha256, read_plan
+from tests.support.dataset_builder import Builder
 from tests.support.sft_count import count_light
 
 if TYPE_CHECKING:
@@ -92,6 +93,17 @@ def test_an_sft_arm_is_validated_on_the_slots_of_its_dataset(small_digits_manife
         if fault.gate in {"data", "plan", "preflight"}
     ]
     assert faults == []
+
+
+def test_a_dataset_without_slots_cannot_be_validated_on(tmp_path: Path) -> None:
+    builder = Builder(tmp_path / "data")
+    builder.slots = []
+    document = json.loads(SFT.read_text()) | {"data": {"manifest": str(builder.write())}}
+    with pytest.raises(Refusal) as caught:
+        frozen(document | {"validation": {"every_steps": 40}}, tmp_path / "plan.json", file=SFT)
+    assert [(fault.pointer, fault.found) for fault in caught.value.faults] == [
+        ("/validation", "a dataset without slots")
+    ]
 
 
 @pytest.mark.parametrize(("share", "pointer"), [(0.001, "/validation/share"), (0.999, "/validation/share")])

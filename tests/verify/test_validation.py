@@ -103,7 +103,7 @@ def test_another_block_is_found(tree: FolderTree, change: Callable[[], dict[str,
 
 def test_a_best_checkpoint_that_is_gone_is_found(tree: FolderTree) -> None:
     [fault] = validation_faults(tree, PLANNED, marker(), ["checkpoint-60"])
-    assert fault.file == "checkpoint-40/complete.json"
+    assert fault.file == tree.place("checkpoint-40/complete.json")
 
 
 @pytest.mark.parametrize("step", [20, 60])
