@@ -103,10 +103,11 @@ def test_shares_that_do_not_are_refused(dataset: CheckedDataset, asked: HeldOutP
     assert (fault.pointer, fault.found) == ("/validation/share", told)
 
 
-def test_the_fix_of_a_share_that_is_too_small_works(dataset: CheckedDataset) -> None:
-    [fault] = found(dataset, part(0.1))
-    assert fault.fix == "set it to at least 0.25"
-    assert found(dataset, part(0.25)) == []
+@pytest.mark.parametrize(("share", "fix", "right"), [(0.1, "at least 0.25", 0.25), (0.9, "at most 0.75", 0.75)])
+def test_the_share_that_a_fix_names_works(dataset: CheckedDataset, share: float, fix: str, right: float) -> None:
+    [fault] = found(dataset, part(share))
+    assert fault.fix.startswith(f"set it to {fix}")
+    assert found(dataset, part(right)) == []
 
 
 def test_counts_and_hash_of_a_plan_are_compared(dataset: CheckedDataset) -> None:
