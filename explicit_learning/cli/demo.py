@@ -28,6 +28,7 @@ __all__ = ["add_arguments", "run"]
 # A CPU rank uses one core, and two runs take 2 x 1 GiB of memory: what the smallest machine has. With vLLM one takes 3.
 JOBS = {"exact": 2, "vllm": 1}
 DEFAULT_OUT = Path("runs") / "demo"
+REPORT = "report.html"
 # What an engine changes in the drafts of each kind.
 EVALUATED_BY_VLLM: dict[str, Any] = {"generation": {"evaluation_engine": "vllm"}}
 OVERRIDES: dict[str, dict[str, Any]] = {
@@ -68,6 +69,6 @@ def run(args: argparse.Namespace) -> ExitCode:
     arms = None if args.arms is None else [name.strip() for name in args.arms.split(",") if name.strip()]
     jobs = args.jobs or min(JOBS[args.engine], len(os.sched_getaffinity(0)))
     experiment = narrow(read_experiment(document, overrides=OVERRIDES[args.engine]), arms=arms, seed=args.seed)
-    code = run_and_print(experiment, out, as_json=args.json, jobs=jobs, verify=True)
+    code = run_and_print(experiment, out, as_json=args.json, jobs=jobs, report=REPORT)
     say(f"demo finished in {time.monotonic() - started:.0f} s")
     return code

@@ -19,10 +19,9 @@ from explicit_learning.cli.paths import folder_path
 from explicit_learning.experiment.document import read_experiment
 from explicit_learning.experiment.runner import run_experiment
 from explicit_learning.files.progress import say
-from explicit_learning.files.tree import FolderTree
 from explicit_learning.launch.signals import StopRequest, stop_signals_to
 from explicit_learning.report.experiment import experiment_results, experiment_text, places_text, stage_text
-from explicit_learning.verify.verifying import verify_run
+from explicit_learning.report.run.reporting import report_runs
 
 if TYPE_CHECKING:
     import argparse
@@ -58,7 +57,7 @@ def run_and_print(
     as_json: bool,
     jobs: int,
     options: Sequence[str] = (),
-    verify: bool = False,
+    report: str | None = None,
 ) -> ExitCode:
     """Run an experiment; print a table after each run and all results at the end.
 
@@ -68,7 +67,8 @@ def run_and_print(
         as_json: Whether to print one JSON object instead of tables.
         jobs: How many RL runs at once.
         options: Further options of `el run`, for every run.
-        verify: Whether every run is verified at the end, as `el verify` does.
+        report: Name of a page about all runs that is written into the folder at the end, as `el report` does; it
+            verifies every run.
 
     Raises:
         Refusal: If a plan cannot be frozen, or a run ends with another exit code than 0.
@@ -87,22 +87,26 @@ def run_and_print(
     if not as_json:
         show(experiment_text(results))
         show(places_text(out, runs))
-    faults = _verified(runs) if verify else []
+    page = None if report is None else out / report
+    faults = [] if page is None else _reported(runs, page)
     return answer(
         faults,
         as_json=as_json,
         out=str(out),
+        report=None if page is None else str(page),
         evaluations=[result.evaluation | {"model": result.name} for result in results],
     )
 
 
-def _verified(runs: Sequence[RunOfStage]) -> list[Fault]:
-    """Verify runs, say what each is, and return everything that is wrong."""
+def _reported(runs: Sequence[RunOfStage], page: Path) -> list[Fault]:
+    """Write a page about runs, say what each is, and return everything that is wrong."""
     faults: list[Fault] = []
-    for run in runs:
-        found = verify_run(FolderTree(run.folder))
+    report = report_runs([run.folder for run in runs], page)
+    for run in report.runs:
+        found = run.verification
         faults += found.faults
         what = counted_faults(found.faults) if found.faults else "verified"
         signer = "unsigned" if found.signer is None else f"signer {found.signer}"
-        say(f"el verify {run.folder}: {what} ({found.bytes / 1e6:.1f} MB hashed; {signer})")
+        say(f"el verify {run.place}: {what} ({found.bytes / 1e6:.1f} MB hashed; {signer})")
+    say(f"report: {page.resolve().as_uri()}")
     return faults

@@ -41,6 +41,7 @@ POINTERS: dict[MomentName, str] = {
     "sampling": "/optimisation/per_device_batch_size",
     "an optimizer step": "/lora/rank",
     "evaluation": "/generation/evaluation_batch_size",
+    "validation": "/generation/evaluation_batch_size",
 }
 
 
@@ -182,7 +183,7 @@ def _advice(moment: Moment, share: int, plan: Plan, *, certain: bool) -> str:
         more += ", plan a smaller vllm.gpu_memory_share"
     if sum(moment.fixed.values()) > share:
         return f"{more}, a smaller model or a lower lora.rank: this does not depend on the rows"
-    if moment.name == "evaluation":
+    if moment.name in {"validation", "evaluation"}:
         return f"{more}, or plan a smaller generation.evaluation_batch_size"
     if moment.name == "sampling":
         if Geometry.of(plan).rows_per_rank == plan.generation.num_generations:

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 __all__ = ["MemoryEstimate", "Moment", "MomentName", "estimate_memory"]
 
 
-MomentName = Literal["a backward pass", "sampling", "an optimizer step", "evaluation"]
+MomentName = Literal["a backward pass", "sampling", "an optimizer step", "validation", "evaluation"]
 TYPE_BYTES = {"float32": 4, "bfloat16": 2}
 MOMENTS = 2
 # Columns of the output layer that TRL computes together, and the copies of them: logits and their gradient.
@@ -188,14 +188,25 @@ def estimate_memory(
         many["images"] = backward["images"]
         least.append(Moment(name="sampling", fixed={**certain, **fixed, **kept}, rows=few))
         planned.append(Moment(name="sampling", fixed={**runtime, **fixed, **moments}, rows=many))
+    if plan.validation is not None:
+        asked = min(generation.evaluation_batch_size, -(-plan.validation.questions // geometry.ranks))
+        fixed = {**runtime, **loaded, "gradients": buckets, **moments}
+        planned.append(Moment(name="validation", fixed=fixed, rows=_answering(plan, dimensions, asked, tokens, shown)))
     if generation.evaluation_engine == "vllm":
         return MemoryEstimate(certain=tuple(least), planned=tuple(planned), engine=engine)
     together = min(generation.evaluation_batch_size, rows.evaluation if rows else generation.evaluation_batch_size)
-    answered = _sampling(plan, dimensions, (together, together), tokens, GENERATE_COPIES + GREEDY_COPIES)
-    answered["sampling"] = answered.pop("prompts") + answered.pop("logits")
-    answered["images"] = shown * together
+    answered = _answering(plan, dimensions, together, tokens, shown)
     planned.append(Moment(name="evaluation", fixed={**runtime, "weights": weights, "adapters": adapter}, rows=answered))
     return MemoryEstimate(certain=tuple(least), planned=tuple(planned), engine=engine)
+
+
+def _answering(
+    plan: Plan, dimensions: Dimensions, together: int, tokens: tuple[int, int], shown: int
+) -> dict[str, int]:
+    """Return what so many questions take that are answered greedily and together."""
+    rows = _sampling(plan, dimensions, (together, together), tokens, GENERATE_COPIES + GREEDY_COPIES)
+    rows["sampling"] = rows.pop("prompts") + rows.pop("logits")
+    return rows | {"images": shown * together}
 
 
 def _engine_share(plan: Plan, engine: Mapping[str, int], gpu_bytes: int | None) -> int:

@@ -6,6 +6,7 @@ stage before them, are validated on the same questions. Rows of these groups lea
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -123,8 +124,10 @@ def read_held_out(file: Path | None, plan: Plan) -> HeldOut:
         Refusal: If the file cannot be read, or other questions are held out than were frozen.
     """
     validation = plan.validation
-    if validation is None or file is None:
+    if validation is None:
         return NOTHING
+    if file is None:
+        raise AssertionError("a plan with validation names its file of slots")
     found = held_out_of(read_slot_rows(file), share=validation.share, seed=validation.seed)
     if found.sha256 != validation.questions_sha256:
         raise CONTEXT.refusal(
@@ -172,10 +175,12 @@ def _share_faults(
     context, told = CONTEXT.at(file), f"{part.share:g} of {groups} groups"
     if held == 0:
         fix = f"set it to at least {1 / groups:.2g}" if groups > 1 else "set validation to null"
-        found = f"{told}, which is no group when it is rounded"
+        found = f"{told}, which rounds to 0 groups"
         return [context.fault(pointer=SHARE, found=found, expected="at least one group", fix=fix)]
     if held == groups:
-        fix = "lower it, so that groups are left to train on"
+        fix = (
+            f"set it to at most {math.floor(100 * (groups - 1) / groups) / 100:g}, so that a group is left to train on"
+        )
         return [context.fault(pointer=SHARE, found=f"{told}: all of them", expected="at most all but one", fix=fix)]
     if not arm.is_sft and left < part.slots_per_cycle:
         return [

@@ -24,7 +24,9 @@ __all__ = ["checkpointed", "count_forwards", "sampling", "uncounted"]
 
 
 def count_forwards(model: PeftModel, loop: LoopState) -> None:
-    """Count every forward of a model from now on in the loop's counters, those of sampling and of validation apart.
+    """Count every forward of a model from now on in the loop's counters.
+
+    Those of sampling and of validation are counted apart, uncounted ones not.
 
     Args:
         model: The unwrapped policy.

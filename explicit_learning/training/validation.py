@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from explicit_learning.rundir.answers import Asked, answered
 from explicit_learning.rundir.evaluation_summary import RATES
 from explicit_learning.rundir.events import append_event
-from explicit_learning.rundir.validation import QUESTIONS, RIGHT, Found, validation_row
+from explicit_learning.rundir.validation import Found, validation_row
 from explicit_learning.training.collectives import sum_over_ranks
 from explicit_learning.training.rollouts.choosers import Greedy
 from explicit_learning.training.rollouts.encoded_views import model_inputs
@@ -92,7 +92,8 @@ class Validator:
         if context.rank == 0:
             seconds = time.monotonic() - started
             append_event(context.manifest.run, "validation", {"optimizer_step": step, "seconds": seconds} | row)
-        context.say(f"validation after step {step}: {row[RIGHT]:.3g} of {row[QUESTIONS]} answers are right")
+        right_answers = sum(by_relation)
+        context.say(f"validation after step {step}: {right_answers} of {len(self._questions)} answers are right")
         return row
 
     def _answers(self, questions: Sequence[SlotRow]) -> tuple[list[Answered], int]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.completion.validation import broken_validation_rules, validated
 from explicit_learning.errors import Context, found_text
+from explicit_learning.files.schema import pointer
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.evaluation_summary import RATES
 from explicit_learning.rundir.validation import MALFORMED, PREFIX, QUESTIONS, RIGHT, TOKENS, relation_metrics
@@ -57,24 +58,25 @@ def validation_faults(
         yield from _different(file, "/compute/validation", marker.compute.validation, None, f"as in {layout.PLAN}")
         return
     for fault in broken_validation_rules(plan, log, checkpoints):
-        yield CONTEXT.fault(file=fault.file or file, pointer=fault.pointer, found=fault.found, expected=fault.expected)
+        place = tree.place(fault.file) if fault.file else file
+        yield CONTEXT.fault(file=place, pointer=fault.pointer, found=fault.found, expected=fault.expected)
     rows = [(f"/log_history/{number}", row) for number, row in enumerate(log) if row.get(RIGHT) is not None]
-    for pointer, row in rows:
-        yield from _row(file, pointer, plan, plan.validation, row)
+    for at, row in rows:
+        yield from _row(file, at, plan, plan.validation, row)
         asked, first = _asked(row), _asked(rows[0][1])
-        yield from _different(file, f"{pointer}/{_escaped(QUESTIONS)}", asked, first, "as in the first validated row")
+        yield from _different(file, at + pointer([QUESTIONS]), asked, first, "as in the first validated row")
     if marker.compute.validation is None:
         yield CONTEXT.fault(file=file, pointer="/compute/validation", found="null", expected="what validation cost")
     elif None not in (counts := [whole_number(row.get(TOKENS)) for _, row in rows]):
         found, told = marker.compute.validation.sampled_tokens, sum(count or 0 for count in counts)
-        at, why = "/compute/validation/sampled_tokens", f"the sum of {TOKENS} in log_history"
-        yield from _different(file, at, found, told, why)
+        why = f"the sum of {TOKENS} in log_history"
+        yield from _different(file, "/compute/validation/sampled_tokens", found, told, why)
 
 
-def _row(file: str, pointer: str, plan: Plan, validation: Validation, row: Row) -> Iterator[Fault]:
+def _row(file: str, at: str, plan: Plan, validation: Validation, row: Row) -> Iterator[Fault]:
     """A row's rates are those of whole answers, and add up."""
     asked = validation.questions
-    yield from _different(file, f"{pointer}/{_escaped(QUESTIONS)}", row.get(QUESTIONS), asked, f"as in {layout.PLAN}")
+    yield from _different(file, at + pointer([QUESTIONS]), row.get(QUESTIONS), asked, f"as in {layout.PLAN}")
     right = total = 0
     for relation in RATES:
         of_questions, of_rate = relation_metrics(relation)
@@ -85,23 +87,23 @@ def _row(file: str, pointer: str, plan: Plan, validation: Validation, row: Row) 
         if count is None or hits is None:
             told = f"{found_text(row.get(of_rate))} of {found_text(row.get(of_questions))} questions"
             expected = "a share that a whole number of right answers gives"
-            yield CONTEXT.fault(file=file, pointer=f"{pointer}/{_escaped(of_rate)}", found=told, expected=expected)
+            yield CONTEXT.fault(file=file, pointer=at + pointer([of_rate]), found=told, expected=expected)
             return
         right, total = right + hits, total + count
     why = "the questions of all relations"
-    yield from _different(file, f"{pointer}/{_escaped(QUESTIONS)}", row.get(QUESTIONS), total, why)
+    yield from _different(file, at + pointer([QUESTIONS]), row.get(QUESTIONS), total, why)
     if total:
         why = f"{right} right answers to {total} questions, as the relations' rates say"
-        yield from _different(file, f"{pointer}/{_escaped(RIGHT)}", row.get(RIGHT), right / total, why)
+        yield from _different(file, at + pointer([RIGHT]), row.get(RIGHT), right / total, why)
     malformed = _hits(row.get(MALFORMED), asked)
     if malformed is None or malformed + right > asked:
         expected = f"a share of {asked} answers, of which {right} are right"
         found = found_text(row.get(MALFORMED))
-        yield CONTEXT.fault(file=file, pointer=f"{pointer}/{_escaped(MALFORMED)}", found=found, expected=expected)
+        yield CONTEXT.fault(file=file, pointer=at + pointer([MALFORMED]), found=found, expected=expected)
     tokens, most = whole_number(row.get(TOKENS)), asked * plan.generation.max_completion_tokens
     if tokens is None or not asked <= tokens <= most:
         found, expected = found_text(row.get(TOKENS)), f"{asked:,} to {most:,}, the tokens of {asked:,} answers"
-        yield CONTEXT.fault(file=file, pointer=f"{pointer}/{_escaped(TOKENS)}", found=found, expected=expected)
+        yield CONTEXT.fault(file=file, pointer=at + pointer([TOKENS]), found=found, expected=expected)
 
 
 def _hits(rate: object, count: int) -> int | None:
@@ -115,7 +117,3 @@ def _hits(rate: object, count: int) -> int | None:
 def _asked(row: Row) -> dict[str, object]:
     """Return how many questions a row tells of each relation."""
     return {name: row[name] for name in sorted(row) if name.startswith(PREFIX) and name.endswith("/questions")}
-
-
-def _escaped(name: str) -> str:
-    return name.replace("/", "~1")

@@ -239,6 +239,9 @@ class _Verifier:
         if (planned := record.plan) is not None and (marker := record.marker) is not None:
             self._part(lambda: log_faults(tree, planned, marker))
             self._part(lambda: validation_faults(tree, planned, marker, record.marks))
+            if planned.validation is not None:
+                self.checked.append("the rows of validations against plan and counts, and the best checkpoint")
+                self.not_checked.append("the answers behind the rates of validation: they are not kept")
         self._tell_documents(record)
         if record.comparison is not None:
             self.not_checked.append(UNINTERRUPTED_RUN)

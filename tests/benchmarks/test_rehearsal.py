@@ -186,7 +186,7 @@ def test_tables_have_a_row_for_each_command_and_phase() -> None:
     lines = phases_table({"sft": end}).splitlines()
     assert lines[0] == "| phase | sft |"
     assert lines[2] == "| load | 2.2 s, 1.00 |"
-    empty = [f"| {name} |  |" for name in ("rollout", "probe", "score", "backward", "checkpoint")]
+    empty = [f"| {name} |  |" for name in ("rollout", "probe", "validation", "score", "backward", "checkpoint")]
     assert lines[4:] == [*empty, "| other | 0.8 s, ? |", "| all | 3 s, 1.00 |"]
 
 

@@ -25,7 +25,7 @@ from explicit_learning.inputs.data import ImageTokens
 from explicit_learning.model_files.dimensions import Dimensions
 from explicit_learning.plan.typed_plan import EviPo, Hardware, Plan
 from tests.support.memory_plans import TINY, plan, real_shape
-from tests.support.plans import PLAN
+from tests.support.plans import PLAN, VALIDATION
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,6 +100,21 @@ def test_the_rows_of_an_evaluation_are_those_that_there_are() -> None:
         assert found["kv cache"] + found["sampling"] == together * answered
         assert found["images"] == together * (4 if known else 100) * 4 * 1536 * 4
         assert found.keys() == {"runtime", "weights", "adapters", "images", "kv cache", "sampling"}
+
+
+def test_a_validation_takes_an_evaluations_rows_beside_what_training_keeps() -> None:
+    asked = VALIDATION | {"questions": 30}
+    of = plan(validation=asked, hardware__world_size=4, generation__evaluation_batch_size=64)
+    found = moments(estimate(of).planned)
+    # Thirty questions over four ranks are at most eight for one; with them lie the moments, and the buckets of ranks.
+    fewer = plan(generation__evaluation_batch_size=8)
+    answered = moments(estimate(fewer).planned)["evaluation"]
+    assert {name: found["validation"][name] for name in ("images", "kv cache", "sampling")} == {
+        name: answered[name] for name in ("images", "kv cache", "sampling")
+    }
+    assert found["validation"]["optimizer"] == 2 * ADAPTER
+    assert found["validation"]["gradients"] == ADAPTER
+    assert "validation" not in moments(estimate(fewer).planned)
 
 
 def test_more_evaluation_rows_than_fit_are_a_warning() -> None:

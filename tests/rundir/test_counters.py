@@ -14,11 +14,14 @@ from explicit_learning.rundir.counters import (
     Counters,
     StoredCounters,
     TrainerCounters,
+    ValidationCounts,
+    digested_counters,
     load_counters,
     require_own_counters,
     save_counters,
 )
 from tests.support.finished_run import plan_document
+from tests.support.plans import VALIDATION
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,6 +53,25 @@ def test_rl_counters_follow_from_the_step(tmp_path: Path) -> None:
     }
     own = Counters(records=2 * slots, terms={})
     assert refused(plan, own, tmp_path, 2) == {"/loop/terms": ("[]", f'["policy"] {after}')}
+
+
+def test_a_run_without_validation_has_no_count_of_it_in_its_digest() -> None:
+    trainer = TrainerCounters(loss_sum=0.0, last_logged=0, metrics={}, total_tokens=0)
+    without = digested_counters(StoredCounters(loop=Counters(), trainer=trainer), step=1, backward_passes=1)
+    assert "validation" not in without["loop"]  # as in runs that an earlier version made
+    counted = Counters(validation=ValidationCounts(forwards=3, tokens=20))
+    found = digested_counters(StoredCounters(loop=counted, trainer=trainer), step=1, backward_passes=1)
+    assert found["loop"] == without["loop"] | {"validation": {"forwards": 3, "tokens": 20}}
+
+
+def test_a_count_of_validation_belongs_to_plans_that_validate(tmp_path: Path) -> None:
+    plans = [from_json(Plan, plan_document(**changes)) for changes in ({}, {"validation": VALIDATION})]
+    slots = plans[0].optimisation.per_device_batch_size // plans[0].generation.num_generations
+    for plan, counts, wrong in ((plans[0], None, ValidationCounts()), (plans[1], ValidationCounts(), None)):
+        own = Counters(records=slots, terms={"policy": [1, 1, 1]}, validation=counts)
+        require_own_counters(own, plan, step=1, file=tmp_path)
+        own.validation = wrong
+        assert refused(plan, own, tmp_path, 1).keys() == {"/loop/validation"}
 
 
 @pytest.mark.parametrize("change", [lambda loop: loop.pop("records"), lambda loop: loop.update(unheard_of=1)])

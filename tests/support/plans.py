@@ -19,6 +19,17 @@ PLAN: dict[str, Any] = json.loads((SCHEMAS / "examples" / "plan.json").read_text
 DEMO = PLANS / "demo" / "sft_certificate.json"
 MODEL = (DEMO.parent / json.loads(DEMO.read_text())["model"]["path"]).resolve()
 
+# A group of a frozen plan that validates; it fits the golden example's intervals.
+VALIDATION: dict[str, Any] = {
+    "every_steps": 20,
+    "share": 0.1,
+    "seed": 0,
+    "slots": {"path": "digits-0-demo/slots.jsonl", "sha256": "3" * 64},
+    "groups": 2,
+    "questions": 8,
+    "questions_sha256": "7" * 64,
+}
+
 DRAFT: dict[str, Any] = {
     "seed": 3,
     "data_seed": 5,

@@ -5,13 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from explicit_learning.report.compare.document import Contrast, Reason
+    from explicit_learning.report.compare.document import Comparison, Contrast, Reason
 
-__all__ = ["NOTHING", "interval_points", "number", "p_text", "percent", "points", "reason_text", "seeds_text", "shows"]
+__all__ = [
+    "NOTHING",
+    "NO_FINDING",
+    "findings",
+    "interval_points",
+    "number",
+    "p_text",
+    "percent",
+    "points",
+    "reason_text",
+    "seeds_text",
+    "shows",
+]
 
 NOTHING = "–"
+NO_FINDING = "no arm differs from the baseline with a p-value by Holm below 0.05 over 5 seeds or more."
 MINUS = "−"
 LEAST_P = 0.0001
 SIGNIFICANT = 0.05
@@ -74,3 +87,15 @@ def shows(contrast: Contrast) -> str | None:
     if contrast.grade != "primary" or contrast.adjusted_p_value is None or contrast.adjusted_p_value >= SIGNIFICANT:
         return None
     return "higher" if contrast.mean > 0 else "lower"
+
+
+def findings(found: Comparison) -> Iterator[str]:
+    """Yield what the primary intervals show, a sentence for each measure in which an arm is higher or lower."""
+    titles = {measure.name: measure.title for measure in found.measures}
+    for name, title in titles.items():
+        shown = [
+            (contrast, word) for contrast in found.contrasts if contrast.measure == name and (word := shows(contrast))
+        ]
+        if shown:
+            parts = [f"{contrast.arm} is {word} ({points(contrast.mean)} points)" for contrast, word in shown]
+            yield f"{title}: {', '.join(parts)} than {found.baseline}."

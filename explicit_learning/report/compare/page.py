@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,9 @@ from explicit_learning.errors.invisible import escaped
 from explicit_learning.files.typed_json import to_json
 from explicit_learning.report.compare.contrasts import PRIMARY_SEEDS
 from explicit_learning.report.compare.figures import (
+    NO_FINDING,
     NOTHING,
+    findings,
     interval_points,
     number,
     p_text,
@@ -44,6 +47,7 @@ def write_comparison_page(path: Path, found: Comparison) -> int:
     Raises:
         Refusal: If the file cannot be written.
     """
+    times = Counter(run.run_id for run in found.runs)
     reasons = [escaped(reason_text(reason)) for reason in found.reasons]
     return write_page(
         path,
@@ -51,6 +55,8 @@ def write_comparison_page(path: Path, found: Comparison) -> int:
         title=TITLE,
         about=_about(found),
         comparable=found.comparable,
+        findings=list(findings(found)),
+        no_finding=NO_FINDING,
         reasons=reasons[:MOST_REASONS],
         more_reasons=len(reasons[MOST_REASONS:]),
         remarks=found.remarks,
@@ -66,7 +72,7 @@ def write_comparison_page(path: Path, found: Comparison) -> int:
         differences=list(_differences(found)),
         arms=[_arm(arm, found) for arm in found.arms],
         reward=_reward(found),
-        runs=[_run(run, found) for run in found.runs],
+        runs=[_run(run, found, is_unique=times[run.run_id] == 1) for run in found.runs],
         verified=_verified(found),
         evaluated=_evaluated(found),
     )
@@ -148,7 +154,7 @@ def _reward(found: Comparison) -> dict[str, Any] | None:
     return {"about": f"{what} {of} Thin lines: runs. Thick lines: mean over seeds.", "svg": Markup(inline_svg(plot))}  # noqa: S704 - as above
 
 
-def _run(run: Run, found: Comparison) -> dict[str, Any]:
+def _run(run: Run, found: Comparison, *, is_unique: bool) -> dict[str, Any]:
     figures = {figure.measure: figure for figure in run.measures}
     cells = []
     for measure in found.measures:
@@ -160,7 +166,7 @@ def _run(run: Run, found: Comparison) -> dict[str, Any]:
             cells.append({"rate": number(figure.rate), "interval": f"[{100 * low:.0f}, {100 * high:.0f}]"})
     steps = "" if run.steps == run.planned_steps else f", step {run.steps:,} of {run.planned_steps:,}"
     return {
-        "run_id": run.run_id,
+        "name": run.run_id if is_unique else run.place,
         "seed": run.seed,
         "status": f"{run.status}{steps}",
         "compared": run.compared,

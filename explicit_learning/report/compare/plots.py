@@ -42,7 +42,7 @@ def comparison_plots(found: Comparison) -> list[Plot]:
 
 def reward_plot(found: Comparison) -> Plot:
     """Return the plot of mean reward against sampled tokens, a thin line for each run and a thick one for each mean."""
-    arms = list(dict.fromkeys(curve.arm for curve in found.curves))
+    labels = _curve_labels(found.curves)
     rows = tuple(
         (curve.arm, "mean" if curve.seed is None else curve.seed, curve.seeds, point.step, point.tokens, point.reward)
         for curve in found.curves
@@ -51,15 +51,15 @@ def reward_plot(found: Comparison) -> Plot:
 
     def draw(axes: Axes) -> None:
         for curve in found.curves:
-            _draw_curve(axes, curve, has_mean=any(one.seed is None and one.arm == curve.arm for one in found.curves))
+            _draw_curve(axes, curve, label=labels.get((curve.arm, curve.seed)))
         axes.set_xlabel("sampled tokens")
         axes.set_ylabel("mean reward")
         axes.set_xlim(left=0)
         axes.xaxis.set_major_formatter(_thousands)
         axes.figure.legend(loc="outside lower center", ncols=LEGEND_COLUMNS)
 
-    ends = "; ".join(
-        f"{curve.arm} ends at {curve.points[-1].reward:.2f} after {curve.points[-1].tokens:,.0f} tokens"
+    ends = "".join(
+        f" {curve.arm} ends at {curve.points[-1].reward:.2f} after {curve.points[-1].tokens:,.0f} tokens."
         for curve in found.curves
         if curve.seed is None and curve.points
     )
@@ -67,23 +67,34 @@ def reward_plot(found: Comparison) -> Plot:
     return Plot(
         name="reward",
         title="Mean reward against sampled tokens",
-        description=f"Each point is of {of}. Thin lines are runs, thick lines the mean over an arm's seeds. {ends}",
+        description=f"Each point is of {of}. Thin lines are runs, thick lines the mean over an arm's seeds.{ends}",
         columns=("arm", "seed", "runs", "step", "sampled tokens", "mean reward"),
         rows=rows,
         draw=draw,
         width=7.0,
-        height=3.6 + LEGEND_INCHES * -(-len(arms) // LEGEND_COLUMNS),
+        height=3.6 + LEGEND_INCHES * -(-len(labels) // LEGEND_COLUMNS),
     )
 
 
-def _draw_curve(axes: Axes, curve: Curve, *, has_mean: bool) -> None:
-    """Draw a curve; an arm's name is at its mean, or at its first run if no run of it is compared."""
+def _curve_labels(curves: Sequence[Curve]) -> dict[tuple[str, int | None], str]:
+    """Return the names of curves, one for each arm: of its mean, or of its first run if no run of it is compared."""
+    labels: dict[tuple[str, int | None], str] = {
+        (curve.arm, curve.seed): f"{curve.arm} ({curve.seeds} {'seed' if curve.seeds == 1 else 'seeds'})"
+        for curve in curves
+        if curve.seed is None
+    }
+    named = {arm for arm, _ in labels}
+    for curve in curves:
+        if curve.arm not in named:
+            labels[curve.arm, curve.seed] = f"{curve.arm} (not compared)"
+            named.add(curve.arm)
+    return labels
+
+
+def _draw_curve(axes: Axes, curve: Curve, *, label: str | None) -> None:
     style = _style(curve.arm)
     tokens, rewards = [point.tokens for point in curve.points], [point.reward for point in curve.points]
     is_mean = curve.seed is None
-    label = f"{curve.arm} ({curve.seeds} {'seed' if curve.seeds == 1 else 'seeds'})" if is_mean else None
-    if not is_mean and not has_mean:
-        label = f"{curve.arm}, seed {curve.seed} (not compared)"
     axes.plot(
         tokens,
         rewards,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from explicit_learning.errors.invisible import escaped
 from explicit_learning.report.compare.figures import (
+    NO_FINDING,
     NOTHING,
+    findings,
     interval_points,
     p_text,
     percent,
@@ -41,6 +44,7 @@ def comparison_text(found: Comparison) -> str:
 def _opening(found: Comparison) -> Iterator[str]:
     if found.comparable:
         yield f"comparable: {len(found.arms)} arms; differences are to {found.baseline}"
+        yield from (f"shown: {finding}" for finding in list(findings(found)) or [NO_FINDING])
     else:
         yield "not comparable: each run's figures follow, without differences"
         yield from _listed([reason_text(reason) for reason in found.reasons], "")
@@ -58,7 +62,7 @@ def _listed(texts: list[str], indent: str) -> Iterator[str]:
 
 
 def _runs_table(found: Comparison) -> Table:
-    table = _table("each run")
+    table, times = _table("each run"), Counter(run.run_id for run in found.runs)
     table.add_column("run", overflow="fold")
     for measure in found.measures:
         table.add_column(measure.title.replace(", ", "\n").replace(" ", "\n", 1), justify="right")
@@ -67,7 +71,8 @@ def _runs_table(found: Comparison) -> Table:
         rates = {figure.measure: percent(figure.rate) for figure in run.measures}
         tokens = NOTHING if run.sampled_tokens is None else f"{run.sampled_tokens:,}"
         cells = [rates.get(measure.name, NOTHING) for measure in found.measures]
-        table.add_row(run.run_id if run.compared else f"({run.run_id})", *cells, tokens)
+        name = run.run_id if times[run.run_id] == 1 else run.place
+        table.add_row(name if run.compared else f"({name})", *cells, tokens)
     return table
 
 

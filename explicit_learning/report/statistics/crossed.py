@@ -30,7 +30,7 @@ __all__ = ["DRAWS", "Resampled", "crossed_bootstrap", "percentile_interval", "re
 DRAWS = 10_000
 DOMAIN = "explicit-learning/crossed-bootstrap/1"
 # Draws that are made at once. It decides which draw gets what from the generator, so it belongs to the domain.
-CHUNK = 500
+CHUNK = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -241,7 +241,7 @@ class CheckpointingTrainer(_Base):
             rotation = rotate_checkpoints(
                 manifest.run,
                 keep=manifest.plan.optimisation.save_total_limit,
-                protected=[*protected_checkpoints(manifest.plan), *self._best_checkpoint()],
+                protected=[*protected_checkpoints(manifest.plan), *self._best_before(name)],
             )
             data = {"checkpoint": name, "optimizer_step": step, "removed": rotation.removed}
             if rotation.not_removed:
@@ -250,10 +250,10 @@ class CheckpointingTrainer(_Base):
         barrier()
         self.loop.checkpoint = name
 
-    def _best_checkpoint(self) -> list[str]:
-        """Return the name of the best checkpoint so far, which stays; nothing without validation."""
+    def _best_before(self, newest: str) -> list[str]:
+        """Return the name of the best checkpoint, which stays, unless it is the newest, which stays anyway."""
         best = best_checkpoint(self.state.log_history)
-        return [] if best is None else [best.checkpoint]
+        return [] if best is None or best.checkpoint == newest else [best.checkpoint]
 
     def _save_shared(self, folder: Path) -> None:
         unwrapped = self.accelerator.unwrap_model(self.model)

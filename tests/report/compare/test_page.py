@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import re
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
@@ -18,9 +19,11 @@ from PIL import Image
 from explicit_learning.cli import main
 from explicit_learning.errors import ExitCode
 from explicit_learning.report.compare.comparing import compare_runs
-from explicit_learning.report.compare.figures import interval_points, number, p_text, points
+from explicit_learning.report.compare.document import LeftOut, Reason
+from explicit_learning.report.compare.figures import NO_FINDING, findings, interval_points, number, p_text, points
 from explicit_learning.report.compare.page import write_comparison_page
 from explicit_learning.report.compare.plots import comparison_plots
+from explicit_learning.report.compare.text import comparison_text
 from explicit_learning.report.plots.plot import inline_svg, plot_csv, plot_png, plot_svg, write_plots
 from explicit_learning.rundir import layout
 from tests.support.compared_arms import arm_run, begun, experiment
@@ -114,6 +117,45 @@ def test_only_a_primary_difference_with_a_small_p_value_is_called_lower(found: C
     assert [(one.measure, one.grade) for one in lower] == [(name, "primary") for name in names]
     called = [cell for cell in read(page).cells if cell.endswith(("higher", "lower"))]
     assert called == [f"{points(one.mean)}lower" for one in lower]
+
+
+def test_the_page_begins_with_what_the_primary_intervals_show(found: Comparison, page: Path) -> None:
+    said = list(findings(found))
+    assert said == [
+        "SUBSTITUTE flips: intervention_grpo is lower (−54.2 points) than answer_grpo.",
+        "all relations right: intervention_grpo is lower (−54.2 points) than answer_grpo.",
+    ]
+    text = page.read_text()
+    assert text.index('id="findings"') < text.index(said[0]) < text.index('id="differences"')
+    assert [line for line in comparison_text(found).splitlines() if line.startswith("shown: ")] == [
+        f"shown: {finding}" for finding in said
+    ]
+    nothing = replace(found, contrasts=tuple(replace(one, grade="weak") for one in found.contrasts))
+    assert f"shown: {NO_FINDING}" in comparison_text(nothing)
+
+
+def test_two_hundred_runs_are_a_page_of_moderate_size(found: Comparison, tmp_path: Path) -> None:
+    runs = tuple(replace(found.runs[seed % 12], seed=seed, run_id=f"run-{seed}") for seed in range(200))
+    points_of_curve = found.curves[0].points * 17  # 51, more than a curve has
+    curves = tuple(replace(found.curves[seed % 14], seed=seed, points=points_of_curve) for seed in range(200))
+    left = LeftOut(
+        place="p",
+        run_id="r",
+        arm=ARM,
+        seed=0,
+        reasons=(Reason(kind="twice", place="p", pointer=None, found="2 runs", expected="one"),),
+    )
+    many = replace(found, runs=runs, curves=curves, left_out=(left,) * 200)
+    path = tmp_path / "many.html"
+    assert write_comparison_page(path, many) < 2_000_000
+    assert {run.run_id for run in runs} <= set(read(path).cells)
+    assert len(comparison_text(many).splitlines()) < 400
+
+
+def test_runs_of_one_name_are_told_apart_by_their_places(found: Comparison, tmp_path: Path) -> None:
+    runs = tuple(replace(run, run_id="same", place=f"folder/{index}") for index, run in enumerate(found.runs))
+    write_comparison_page(tmp_path / "page.html", replace(found, runs=runs))
+    assert {run.place for run in runs} <= set(read(tmp_path / "page.html").cells)
 
 
 def test_ids_are_unique_and_plots_have_names(page: Path) -> None:

@@ -87,7 +87,7 @@ def test_a_metric_that_is_not_a_number_is_kept(tmp_path: Path) -> None:
     metrics = {"rewards/std": ["nan", "0x1.3333333333334p-2"], "kl": ["inf"]}
     loss = float(torch.tensor(0.1))
     assert counted == {
-        "loop": to_json(AFTER_3_STEPS),
+        "loop": {name: value for name, value in to_json(AFTER_3_STEPS).items() if name != "validation"},
         "trainer": {"loss_sum": loss, "last_logged": 2, "metrics": metrics, "total_tokens": 17},
         "steps": {"done": 3, "backward_passes": 0},
     }
