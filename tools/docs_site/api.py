@@ -41,7 +41,7 @@ def api_pages(root: Path) -> dict[str, str]:
         pages[f"{name}.md"] = "\n\n".join([f"# {PACKAGE}.{name}", *_module(module, level=2)]) + "\n"
         listed.append(f"| [{PACKAGE}.{name}]({name}.md) | {_prose(_first_line(module)).replace('|', chr(92) + '|')} |")
     intro = (
-        "What each folder of the package offers, from the docstrings in the source. [Architecture](../architecture.md)\n"
+        "What each folder of the package offers, from its docstrings. [Architecture](../architecture.md)\n"
         "shows how the folders build on each other. Names that a module does not list in `__all__` are left out."
     )
     table = "\n".join(["| module | what it is |", "| --- | --- |", *listed])

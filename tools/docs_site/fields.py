@@ -80,9 +80,9 @@ def _required(schema: Schema, above: str) -> set[str]:
 
 
 def _row(pointer: str, field: Schema, drafted: Schema | None, *, required: bool) -> str:
+    """Return a field's row: its name in its block, what it may hold and where that comes from, and what it means."""
     if "description" not in field:
         raise ValueError(f"{pointer}: found no description in the schema; expected one")
-    """Return a field's row: its name in its block, what it may hold and where that comes from, and what it means."""
     words = [_value(field)]
     if drafted is None:
         words.append("Written by `el freeze`")
