@@ -40,6 +40,8 @@ NOT_RUN = {
     "el compare runs/experiment --json": STUDY,
     "el verify papo.tar --deep --plan plans/papo.json --json": HERE + "tests/verify and tests/cli/test_verify.py",
 }
+# Costly lines that another page's test runs on the same plan.
+RUN_ELSEWHERE = {("docs/hpc.md", "el smoke plan.json"): "docs/resume.md"}
 # Programs other than `el`, by the words that a line begins with.
 OTHERS = {
     "cd ": "followed by the test",
@@ -73,6 +75,13 @@ def test_each_reason_is_for_a_command_that_a_page_shows() -> None:
     lines = [command.line for _, command in SHOWN]
     assert [line for line in NOT_RUN if line not in lines] == []
     assert [start for start in OTHERS if not any(line.startswith(start) for line in lines)] == []
+
+
+def test_what_another_page_runs_is_on_that_page() -> None:
+    for (page, line), other in RUN_ELSEWHERE.items():
+        assert line in [command.line for command in commands_of(page)]
+        assert line in [command.line for command in commands_of(other)]
+        assert STORIES[page] == STORIES[other]
 
 
 def test_each_command_is_run_or_has_a_reason() -> None:
@@ -152,6 +161,11 @@ def trained(folder: Path) -> None:
     assert el(folder, "el run plan.json").returncode == 0
 
 
+def finished(folder: Path) -> None:
+    """Give the finished run of the demo the name that the page on archives has."""
+    (folder / "runs" / "demo" / "papo").rename(folder / "runs" / "answer_grpo-seed0")
+
+
 def demo(folder: Path) -> None:
     """Lay the run where the demo would have left several."""
     shutil.copytree(folder / "runs" / "sft_certificate-seed0", folder / "runs" / "demo" / "sft_certificate")
@@ -175,6 +189,7 @@ BEFORE: dict[str, Callable[[Path], None]] = {
     "el verify runs/demo/papo --key explicit-signing-key.pem.pub --require-signed": signed,
     "el data build rows.csv -o photo-data --map question=text --images photos --boxes xywh": photos,
     "el report runs/demo -o demo.html --plots plots": demo,
+    "el pack runs/answer_grpo-seed0 -o artifact --oci": finished,
 }
 SECONDS = 900
 
