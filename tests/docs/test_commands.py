@@ -16,6 +16,7 @@ import pytest
 from explicit_learning.cli import _parser
 from explicit_learning.files.resources import ASSETS, EXAMPLES, ROOT
 from explicit_learning.freeze.starter import write_starter
+from tests.support.compared_arms import answers, arm_run, experiment
 from tests.support.page_commands import PAGES, Shown, commands_of
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ FINISHED = ROOT / "tests" / "fixtures" / "finished-runs"
 HERE = "a test of its own runs it: "
 GPU = "needs GPUs, which no test has; `el selftest --cpu` runs the same steps in tests/cli/test_selftest.py"
 NODES = "needs two nodes; tests/nodes runs it between two network namespaces"
-STUDY = HERE + "tests/report/compare, on runs of several arms and seeds"
 # What is not run here. Each is still parsed by the program's own parser.
 NOT_RUN = {
     "LOCK=vllm-cpu bin/el demo --engine vllm": "needs the environment of vLLM; `make test-vllm` runs its engine",
@@ -34,10 +34,6 @@ NOT_RUN = {
     "el run plan.json --nnodes 2 --node-rank 0 --rdzv-endpoint node0:29400 --rdzv-id my-run": NODES,
     "el run plan.json --nnodes 2 --node-rank 1 --rdzv-endpoint node0:29400 --rdzv-id my-run": NODES,
     "el selftest --gpu": GPU,
-    "el compare runs/experiment": STUDY,
-    "el compare runs/a runs/b runs/c.tar -o arms.html": STUDY,
-    "el compare runs/experiment --plots plots --baseline papo": STUDY,
-    "el compare runs/experiment --json": STUDY,
     "el verify papo.tar --deep --plan plans/papo.json --json": HERE + "tests/verify and tests/cli/test_verify.py",
 }
 # Costly lines that another page's test runs on the same plan.
@@ -105,9 +101,9 @@ def as_in_a_checkout(folder: Path) -> None:
     unpacked(folder, "rl-interrupted.tar")
 
 
-def unpacked(folder: Path, archive: str) -> None:
-    """Put a finished run in the place of the demo's."""
-    place = folder / "runs" / "demo" / "papo"
+def unpacked(folder: Path, archive: str, name: str = "demo/papo") -> None:
+    """Put a finished run in a place below the folder of runs."""
+    place = folder / "runs" / name
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     with tarfile.open(FINISHED / archive) as opened:
@@ -166,21 +162,34 @@ def finished(folder: Path) -> None:
     (folder / "runs" / "demo" / "papo").rename(folder / "runs" / "answer_grpo-seed0")
 
 
-def demo(folder: Path) -> None:
-    """Lay the run where the demo would have left several."""
-    shutil.copytree(folder / "runs" / "sft_certificate-seed0", folder / "runs" / "demo" / "sft_certificate")
+def reported(folder: Path) -> None:
+    """Lay a finished SFT run where the quickstart leaves its own, and an experiment where the demo does."""
+    unpacked(folder, "sft-signed.tar", "sft_certificate-seed0")
+    experiment(folder / "runs" / "demo", {arm: {0: []} for arm in COMPARED})
 
 
+def compared(folder: Path) -> None:
+    """Lay an experiment of several arms and seeds where the page has it, and three runs beside it."""
+    (folder / "runs").mkdir()
+    wrong = {arm: {seed: [(seed % 4, "FULL")] for seed in range(5)} for arm in COMPARED}
+    experiment(folder / "runs" / "experiment", wrong)
+    for name, arm in zip(("a", "b", "c"), COMPARED, strict=True):
+        arm_run(folder / "runs" / name, arm, answered=answers())
+    assert el(folder, "el pack runs/c -o runs/c.tar").returncode == 0
+
+
+COMPARED = ("answer_grpo", "intervention_grpo", "defacto")
 STORIES: dict[str, Callable[[Path], None]] = {
     "README.md": as_in_a_checkout,
     "docs/archive.md": as_in_a_checkout,
     "docs/arms.md": nothing,
+    "docs/compare.md": compared,
     "docs/evaluation.md": trained,
     "docs/hpc.md": frozen,
     "docs/own-data.md": own_rows,
     "docs/plans.md": as_in_a_checkout,
     "docs/quickstart.md": nothing,
-    "docs/report.md": trained,
+    "docs/report.md": reported,
     "docs/resume.md": frozen,
     "docs/verification.md": as_in_a_checkout,
 }
@@ -188,7 +197,6 @@ STORIES: dict[str, Callable[[Path], None]] = {
 BEFORE: dict[str, Callable[[Path], None]] = {
     "el verify runs/demo/papo --key explicit-signing-key.pem.pub --require-signed": signed,
     "el data build rows.csv -o photo-data --map question=text --images photos --boxes xywh": photos,
-    "el report runs/demo -o demo.html --plots plots": demo,
     "el pack runs/answer_grpo-seed0 -o artifact --oci": finished,
 }
 SECONDS = 900
