@@ -193,6 +193,7 @@ STORIES: dict[str, Callable[[Path], None]] = {
     "docs/resume.md": frozen,
     "docs/verification.md": as_in_a_checkout,
 }
+INDEPENDENT = {"README.md"}  # each of its blocks begins in the clone; other pages are followed from top to bottom
 # What has to be there before a command, beyond what the commands before it made.
 BEFORE: dict[str, Callable[[Path], None]] = {
     "el verify runs/demo/papo --key explicit-signing-key.pem.pub --require-signed": signed,
@@ -222,8 +223,10 @@ def el(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("page", STORIES)
 def test_the_commands_of_a_page_do_what_it_says(page: str, tmp_path: Path) -> None:
     STORIES[page](tmp_path)
-    folder = tmp_path
+    folder, block = tmp_path, 0
     for command in commands_of(page):
+        if page in INDEPENDENT and command.block != block:
+            folder, block = tmp_path, command.block
         if command.line.startswith("cd "):
             folder /= command.line.removeprefix("cd ")
         elif command.words and command.line not in NOT_RUN and (page, command.line) not in RUN_ELSEWHERE:

@@ -23,10 +23,12 @@ class Shown:
     Attributes:
         line: The command, without its comment.
         comment: What the page says beside it.
+        block: Number of its block on the page.
     """
 
     line: str
     comment: str
+    block: int = 0
 
     @property
     def words(self) -> list[str]:
@@ -53,9 +55,9 @@ def commands_of(page: str) -> list[Shown]:
         page: Its path from the root of the checkout.
     """
     found = []
-    for block in BLOCK.findall((ROOT / page).read_text("utf-8")):
+    for number, block in enumerate(BLOCK.findall((ROOT / page).read_text("utf-8"))):
         for line in block.splitlines():
             if line.startswith("$ "):
                 command, _, comment = line[2:].partition(" #")
-                found += [Shown(part.strip(), comment.strip()) for part in command.split("&&")]
+                found += [Shown(part.strip(), comment.strip(), number) for part in command.split("&&")]
     return found
