@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CPU_LOCK",
+    "DOCS_LOCK",
     "FULL_LOCK",
     "IMAGE_LOCK",
     "LINT_LOCK",
@@ -31,6 +32,7 @@ CPU_LOCK = ROOT / "environment.cpu.lock"
 VLLM_CPU_LOCK = ROOT / "environment.vllm-cpu.lock"
 LINT_LOCK = ROOT / "lint.lock"
 IMAGE_LOCK = ROOT / "image.lock"
+DOCS_LOCK = ROOT / "docs.lock"
 
 
 def shipped_locks() -> dict[str, Path]:
