@@ -43,6 +43,7 @@ COMMANDS = {
     "evaluate": "greedy evaluation of a run on its frozen evaluation rows",
     "report": "a page about runs: verification, curves, outcomes with intervals, completions with their images",
     "compare": "arms on one page: rewards, and differences on held-out rows paired by seed and item",
+    "watch": "a live page of a run on the terminal",
     "verify": "prove that a run directory or archive is whole, consistent and signed",
     "pack": "a run as one file, or as an OCI artifact, with the same bytes each time",
     "export": "a run's adapter, or base model and adapter merged, as a folder to take away",

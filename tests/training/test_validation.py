@@ -13,11 +13,12 @@ from explicit_learning.data.images import ImageStore
 from explicit_learning.data.prompt import load_system_prompt
 from explicit_learning.errors import ExitCode
 from explicit_learning.evaluation.exact import ExactCompleter
-from explicit_learning.evaluation.greedy import answer_rows
+from explicit_learning.evaluation.greedy import answer_batches
 from explicit_learning.files.tree import FolderTree
 from explicit_learning.files.typed_json import from_json
 from explicit_learning.inputs.held_out import read_held_out
 from explicit_learning.plan.typed_plan import Plan
+from explicit_learning.rundir.answers import Asked
 from explicit_learning.rundir.checkpoints import complete_checkpoints
 from explicit_learning.rundir.counters import load_counters
 from explicit_learning.rundir.events import read_events
@@ -150,7 +151,8 @@ def test_a_validation_finds_what_an_evaluation_of_the_same_adapter_finds(
         model, load_processor(folder, max_image_tokens=None), plan=plan, system=system, images=ImageStore(digits)
     )
     with torch.no_grad():
-        answers = answer_rows(completer, held_out.questions, plan=plan)
+        asked = [Asked(row=question) for question in held_out.questions]
+        answers = [answer for batch in answer_batches(completer, asked, generation=plan.generation) for answer in batch]
     last = metrics(run)[-1]
     assert last[RIGHT] == sum(answer.right for answer in answers) / QUESTIONS
     missing = [answer for answer in answers if answer.row.relation.value == "MISSING"]

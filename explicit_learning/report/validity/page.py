@@ -16,7 +16,7 @@ from explicit_learning.report.compare.contrasts import contrasts_of
 from explicit_learning.report.compare.measures import measure_order, measure_title, totals
 from explicit_learning.report.statistics.paired import paired_t
 from explicit_learning.report.validity.plots import write_plots
-from explicit_learning.report.validity.rows import BASE, read_study
+from explicit_learning.report.validity.rows import BASE, STUDIES, read_study
 from explicit_learning.rundir.evaluation_summary import wilson_interval
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ __all__ = ["page_text", "write_page"]
 CONTEXT = Context(gate="validity")
 BLOCK = re.compile(r"(<!-- made: (?P<name>[a-z-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 BASELINE = "answer_grpo"
+NO_ROWS = "*No run of this study is in the rows yet.*"
 FULL = "full_accuracy"
 
 
@@ -62,11 +63,11 @@ def page_text(text: str, rows: Sequence[StudyRow], *, file: Path) -> str:
 
     def made(match: re.Match[str]) -> str:
         kind, _, study = match["name"].partition("-")
-        if kind not in TABLES or not (study in studies or not study):
-            known = ", ".join(f"{kind}-STUDY" for kind in TABLES)
-            found, fix = f"a table {match['name']}", "correct its name, or run its study"
-            raise CONTEXT.refusal(file=file, found=found, expected=f"{known}, of a study with rows", fix=fix)
-        lines = TABLES[kind](studies[study] if study else list(rows))
+        if kind not in TABLES or study not in {"", *STUDIES}:
+            known = f"{', '.join(f'{kind}-STUDY' for kind in TABLES)}, of {', '.join(STUDIES)}"
+            raise CONTEXT.refusal(file=file, found=f"a table {match['name']}", expected=known, fix="correct its name")
+        found = studies[study] if study else list(rows)
+        lines = TABLES[kind](found) if found else [NO_ROWS]
         return match[1] + "\n" + "\n".join(lines) + "\n\n" + match[4]
 
     return BLOCK.sub(made, text)
@@ -173,6 +174,12 @@ def _identity(rows: Sequence[StudyRow]) -> Iterator[str]:
         yield _line([study, str(len(trained)), seeds, items, tokens, commits, manifests])
 
 
+def _plot(rows: Sequence[StudyRow]) -> Iterator[str]:
+    """Yield the study's plot, as `explicit_learning.report.validity.plots` writes it."""
+    study = rows[0].study
+    yield f"![Rates of each model of the study {study}](validity/{study}.svg)"
+
+
 def _runs(rows: Sequence[StudyRow]) -> Iterator[str]:
     """Yield a table of single runs, with Wilson's intervals within each run and measure."""
     arms = _arms(rows)
@@ -194,6 +201,7 @@ TABLES: dict[str, Callable[[Sequence[StudyRow]], Iterator[str]]] = {
     "starts": _starts,
     "confidence": _confidence,
     "identity": _identity,
+    "plot": _plot,
     "runs": _runs,
 }
 

@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from explicit_learning.report.compare.measures import Measured
     from explicit_learning.rundir.evaluation import Evaluation
 
-__all__ = ["BASE", "StudyRow", "merged", "read_study", "row_of_run", "write_study"]
+__all__ = ["BASE", "STUDIES", "StudyRow", "merged", "read_study", "row_of_run", "write_study"]
 
 GATE = "validity"
 CONTEXT = Context(gate=GATE, fix="remove the file, and run tools/validity again")
+# In the order in which they run; each is an experiment of that name in plans/validity.
+STUDIES = ("certificate", "answer", "operators")
 BASE: Literal["base"] = "base"  # the arm of the base model, which nothing trained
 
 

@@ -19,15 +19,13 @@ from explicit_learning.verify.verifying import verify_run
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from explicit_learning.experiment.document import Experiment
     from explicit_learning.experiment.runner import RunOfStage
     from explicit_learning.inputs.sft_pass import SftPass
     from explicit_learning.launch.signals import StopRequest
     from explicit_learning.report.validity.rows import StudyRow
 
-__all__ = ["STUDIES", "run_study"]
-
-# In the order in which they run; each is an experiment of that name in plans/validity.
-STUDIES = ("certificate", "answer", "operators")
+__all__ = ["run_study"]
 
 
 def run_study(
@@ -41,6 +39,8 @@ def run_study(
     count_sft: Callable[[Path, str, Path, dict[str, Any]], SftPass],
 ) -> None:
     """Run a study's experiment for one seed, and write the row of each run when it is complete.
+
+    A seed whose rows are all there is left out, wherever its runs are: so another machine goes on where one ended.
 
     Args:
         name: The study.
@@ -56,6 +56,10 @@ def run_study(
         OSError: If the rows cannot be written.
     """
     experiment = replace(read_experiment(PLANS / "validity" / f"{name}.json"), seeds=(seed,))
+    known_keys = {row.key for row in read_study(rows)}
+    if {(name, seed, arm) for arm in _arms_of(experiment)} <= known_keys:
+        say(f"{name}, seed {seed}: all rows are in {rows}")
+        return
 
     def note(runs: list[RunOfStage]) -> None:
         known = read_study(rows)
@@ -72,6 +76,10 @@ def run_study(
     run_experiment(
         experiment, out=out / f"{name}-seed{seed}", count_sft=count_sft, after_stage=note, stop=stop, jobs=jobs
     )
+
+
+def _arms_of(experiment: Experiment) -> set[str]:
+    return {BASE, *(stage.arm for stage in (*experiment.sft, *experiment.rl))}
 
 
 def _row(name: str, run: RunOfStage, *, of_base: bool) -> StudyRow:

@@ -1,0 +1,1 @@
+"""A live look at a run: what its files say now, as a page for a terminal."""
