@@ -20,6 +20,7 @@ __all__ = [
     "FULL_LOCK",
     "IMAGE_LOCK",
     "LINT_LOCK",
+    "TRACKERS_LOCK",
     "VLLM_CPU_LOCK",
     "find_lock",
     "making_command",
@@ -31,6 +32,7 @@ CPU_LOCK = ROOT / "environment.cpu.lock"
 VLLM_CPU_LOCK = ROOT / "environment.vllm-cpu.lock"
 LINT_LOCK = ROOT / "lint.lock"
 IMAGE_LOCK = ROOT / "image.lock"
+TRACKERS_LOCK = ROOT / "trackers.lock"
 
 
 def shipped_locks() -> dict[str, Path]:

