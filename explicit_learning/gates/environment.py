@@ -3,7 +3,8 @@
 A run cannot be reproduced with another version of a kernel or of TRL, so this gate reads what Python would import: the
 ``*.dist-info`` folders on the whole search path, user site and ``PYTHONPATH`` included. Their *names* hold project and
 version, so that no metadata file is read and the gate takes a few milliseconds. A module in another folder that takes
-the place of a locked one is found by its name, too. The deep check reads every installed
+the place of a locked one is found by its name, too. What trackers need may be there or not, in the version
+that ``trackers.lock`` names and in no other. The deep check reads every installed
 file and compares it with the hash that its installer recorded, which finds what was edited in place.
 """
 
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.errors import Context, ExitCode, Fault
 from explicit_learning.gates.installed_files import file_faults
-from explicit_learning.lock import Lock, expected_packages, making_command, read_lock
+from explicit_learning.lock import TRACKERS_LOCK, Lock, expected_packages, making_command, read_lock
 from explicit_learning.lock.installed import installed_packages
 from explicit_learning.lock.shadows import environment_folders, shadows, start_up_modules
 from explicit_learning.rundir.launches import LockIdentity
@@ -90,6 +91,8 @@ def _interpreter_faults(lock: Lock, context: Context) -> Iterator[Fault]:
 
 def _package_faults(lock: Lock, installed: Sequence[Installed], context: Context) -> Iterator[Fault]:
     expected = expected_packages(lock)
+    trackers = expected_packages(read_lock(TRACKERS_LOCK))
+    optional = {name: trackers[name] for name in trackers.keys() - expected.keys()}
     versions: dict[str, list[Installed]] = {}
     for package in installed:
         versions.setdefault(package.name, []).append(package)
@@ -98,11 +101,11 @@ def _package_faults(lock: Lock, installed: Sequence[Installed], context: Context
     extra = {
         name: f"{name} {found[0].version} ({found[0].metadata.parent})"
         for name, found in sorted(versions.items())
-        if name not in expected
+        if name not in expected and name not in optional
     }
     other = {
         name: (" and ".join(dict.fromkeys(package.version for package in versions[name])), version)
-        for name, version in sorted(expected.items())
+        for name, version in sorted((expected | optional).items())
         if name in versions and not all(_same_version(package.version, version) for package in versions[name])
     }
     if len(missing) > LISTED:

@@ -60,6 +60,13 @@ CACHES = {
     "MPLCONFIGDIR": "matplotlib",
 }
 INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
+# Always in the launch's private folder: what they hold belongs to one launch, and nothing is written to a home folder.
+OF_LAUNCH = {
+    "HF_DATASETS_CACHE": "datasets",
+    "WANDB_CACHE_DIR": "wandb-cache",
+    "WANDB_CONFIG_DIR": "wandb-config",
+    "WANDB_DATA_DIR": "wandb-data",
+}
 # What ranks get as it is: the user, the terminal, the place of files, the scheduler, this program's own variables.
 PASSED = frozenset(
     {
@@ -204,6 +211,19 @@ SETTINGS: tuple[Setting, ...] = (
     _forced("TOKENIZERS_PARALLELISM", "false", _always, "its threads deadlock in a forked process"),
     _default("HF_HUB_DISABLE_TELEMETRY", "1", _always, "a run reports its use to nobody"),
     _default("VLLM_NO_USAGE_STATS", "1", _always, "same"),
+    _forced("DO_NOT_TRACK", "1", _always, "same"),
+    _forced("MLFLOW_DISABLE_TELEMETRY", "true", _always, "same"),
+    _forced("MLFLOW_ALLOW_FILE_STORE", "true", _always, "MLflow's other store needs a database; it only warns of this"),
+    _forced("MLFLOW_ENABLE_ASYNC_LOGGING", "false", _always, "what was logged is in its file when a run is killed"),
+    _forced("WANDB_MODE", "offline", _always, "a tracker writes files and opens no connection, so none asks for a key"),
+    _forced("WANDB_SILENT", "true", _always, "it would write to the console of the run"),
+    _forced("WANDB_CONSOLE", "off", _always, "it would replace the rank's standard output"),
+    _forced("WANDB_ERROR_REPORTING", "false", _always, "a run reports its errors to nobody"),
+    _forced("WANDB_DISABLE_GIT", "true", _always, "the run's records name its commit; a tracker starts no git"),
+    _forced("WANDB_DISABLE_CODE", "true", _always, "same, for a copy of the code"),
+    _forced("WANDB_SYMLINK", "false", _always, "a run directory holds no links, so that it can be moved"),
+    _forced("NETRC", "/dev/null", _always, "a tracker has no use for passwords in the home folder"),
+    _forced("GIT_PYTHON_REFRESH", "quiet", _always, "MLflow's library would fail where there is no git"),
     _forced("VLLM_ENABLE_V1_MULTIPROCESSING", "0", _always, "an engine runs in its rank's process, which checks it"),
     _forced("VLLM_BATCH_INVARIANT", "0", _always, "the locked vLLM's batch-invariant mode refuses gated-delta layers"),
     _default("GLOO_SOCKET_IFNAME", "lo", _always, "it connects ranks of one machine; a container may have no other"),
@@ -324,8 +344,8 @@ def scratch_environment(
     A container started under a uid without a passwd entry has no home, and there `getpass.getuser`, by which some
     libraries name their caches, raises. A cache that the user or the image has placed stays where it is if it can be
     written (Apptainer mounts an image's volumes read-only). Where the home folder is missing or read-only, caches that
-    are not placed are placed here. Only the cache of Hugging Face datasets always is: its content would outlive the
-    data it was made from.
+    are not placed are placed here. Always placed here are the cache of Hugging Face datasets, whose content would
+    outlive the data it was made from, and what a tracker writes beside its files in the run directory.
 
     Args:
         environment: The environment to complete.
@@ -333,7 +353,7 @@ def scratch_environment(
         user_is_known: Whether the current uid has a passwd entry; looked up by default.
     """
     known = _user_is_known() if user_is_known is None else user_is_known
-    result = {"HF_DATASETS_CACHE": str(scratch / "datasets")}
+    result = {name: str(scratch / folder) for name, folder in OF_LAUNCH.items()}
     if not environment.get(INDUCTOR):  # its default is a folder in the temporary one, which nobody removes
         result[INDUCTOR] = str(scratch / CACHES[INDUCTOR])
     if not known:

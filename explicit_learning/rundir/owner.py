@@ -44,7 +44,7 @@ AFTER_MANIFEST |= {
     layout.RESUME_AUDITS,
     layout.SET_ASIDE,
     layout.EVALUATIONS,
-    layout.TENSORBOARD,
+    *layout.TRACKER_FOLDERS,
     layout.OUTPUT_COMPARISON,
     layout.PROVENANCE,
     layout.UNINTERRUPTED,

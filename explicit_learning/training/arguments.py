@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.data.prompt import TEMPLATE_OPTIONS
+from explicit_learning.gates.trackers import TENSORBOARD_TRACKER
 from explicit_learning.plan.idle_settings import warmup_steps
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def _shared(context: RankContext) -> dict[str, Any]:
         "save_strategy": "no",
         "save_total_limit": None,
         "eval_strategy": "no",
-        "report_to": list(manifest.report_to) or "none",
+        "report_to": [TENSORBOARD_TRACKER] if TENSORBOARD_TRACKER in manifest.report_to else "none",
         "disable_tqdm": True,
         "remove_unused_columns": False,
         "dataloader_drop_last": optimisation.drop_last,

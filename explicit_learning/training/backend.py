@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.plan.geometry import Geometry
 from explicit_learning.rundir.checkpoint_mark import read_mark
-from explicit_learning.rundir.layout import LOGS, TENSORBOARD, step_of
+from explicit_learning.rundir.layout import TENSORBOARD, step_of
 from explicit_learning.rundir.outcome import RankOutcome
 from explicit_learning.training.phases import Phases
 
@@ -105,7 +105,6 @@ def _set_library_variables(context: RankContext) -> None:
     """Set the environment variables that libraries read when they are imported."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(context.manifest.run / TENSORBOARD))
-    os.environ.setdefault("WANDB_DIR", str(context.manifest.run / LOGS))
 
 
 def _open_records(context: RankContext, checkpoint: Path | None) -> Records | None:

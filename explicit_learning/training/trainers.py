@@ -29,6 +29,7 @@ from explicit_learning.training.rollouts.start import start_rollouts
 from explicit_learning.training.sft import OnePassSFTTrainer, SftRows
 from explicit_learning.training.step_loop import LoopState, StepCallback
 from explicit_learning.training.tokens import loss_token_counts
+from explicit_learning.training.trackers import TrackerCallback
 from explicit_learning.training.validation import Validator
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ def build_trainer(
     trainer.add_callback(
         StepCallback(loop, trainer.after_step, partial(trainer.restore_counters, checkpoint) if checkpoint else None)
     )
+    if context.rank == 0 and manifest.report_to:
+        trainer.add_callback(TrackerCallback(manifest, context.say))
     return trainer
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tests.support.finished_run import Run
 
 AT = Context(gate="statement", file="run.intoto.json", fix="-")
-NOT_COVERED = ("logs/", "tensorboard/", "evaluations/")
+NOT_COVERED = ("logs/", "tensorboard/", "mlflow/", "wandb/", "evaluations/")
 
 
 def statement_of(run: Run) -> dict[str, Any]:

@@ -182,12 +182,12 @@ def test_a_damaged_model_is_one_fault_where_the_disk_is_checked_too(plan: Path, 
 def test_an_unknown_tracker_is_refused_by_check_and_run_alike(
     plan: Path, monkeypatch: pytest.MonkeyPatch, run_mode: str
 ) -> None:
-    monkeypatch.setenv(TRACKERS_VARIABLE, "wandb")
+    monkeypatch.setenv(TRACKERS_VARIABLE, "wandbb")
     (fault,) = faults(plan)
-    assert (fault.gate, fault.pointer, fault.found) == ("trackers", "EXPLICIT_REPORT_TO", '"wandb"')
+    assert (fault.gate, fault.pointer, fault.found) == ("trackers", "EXPLICIT_REPORT_TO", '"wandbb"')
     assert exit_code_of([fault]) == ExitCode.USAGE
     with pytest.raises(Refusal) as caught:
-        named_trackers({TRACKERS_VARIABLE: "wandb"}, run_mode=run_mode)
+        named_trackers({TRACKERS_VARIABLE: "wandbb"}, run_mode=run_mode)
     assert caught.value.faults == (fault,)
 
 

@@ -114,7 +114,7 @@ def test_where_nothing_could_run(nvml: Any, tmp_path: Path, listing: Callable[[P
 
 @pytest.mark.checkout
 def test_what_stops_every_run_is_foreseen(nvml: Any, tmp_path: Path) -> None:
-    code, text = doctor(nvml, "--json", EXPLICIT_REPORT_TO="wandb", PATH=str(tmp_path))
+    code, text = doctor(nvml, "--json", EXPLICIT_REPORT_TO="wandbb", PATH=str(tmp_path))
     found = json.loads(text)
     assert code == found["exit_code"] == 64
     assert {"code", "trackers"} <= {fault["gate"] for fault in found["would_fail"]["cpu"]}

@@ -22,6 +22,7 @@ from explicit_learning.gates.installed_files import WRONG_RECORDS
 from explicit_learning.lock import (
     CPU_LOCK,
     FULL_LOCK,
+    TRACKERS_LOCK,
     VLLM_CPU_LOCK,
     expected_packages,
     lock_sha256,
@@ -167,6 +168,17 @@ def test_an_addition_is_accepted_from_the_lock_that_names_it(
     assert [fault.pointer for fault in found] == faults
     assert all(fault.expected == f"no {fault.pointer}: the lock does not name it" for fault in found)
     assert all(f"`{making_command(lock)}`" in fault.fix for fault in found)
+
+
+@pytest.mark.parametrize("lock", [CPU_LOCK, VLLM_CPU_LOCK])
+def test_packages_of_trackers_may_be_there_in_their_version_and_in_no_other(tmp_path: Path, lock: Path) -> None:
+    optional = expected_packages(read_lock(TRACKERS_LOCK))
+    for name, version in (optional | expected_packages(read_lock(lock))).items():
+        (tmp_path / f"{name.replace('-', '_')}-{version}.dist-info").mkdir()
+    assert check_environment(lock, search_path=[str(tmp_path)]) == []
+    (tmp_path / f"wandb-{optional['wandb']}.dist-info").rename(tmp_path / "wandb-0.1.dist-info")
+    (fault,) = check_environment(lock, search_path=[str(tmp_path)])
+    assert (fault.pointer, fault.found, fault.expected) == ("wandb", "wandb 0.1", f"wandb {optional['wandb']}")
 
 
 def test_a_launch_records_the_lock_and_its_additions() -> None:

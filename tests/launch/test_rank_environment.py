@@ -8,8 +8,25 @@ from pathlib import Path
 import pytest
 
 from explicit_learning.files.resources import ROOT
-from explicit_learning.launch.environment import CACHES, SETTINGS, rank_environment, scratch_environment
+from explicit_learning.launch.environment import CACHES, OF_LAUNCH, SETTINGS, rank_environment, scratch_environment
 from tests.support.launches import plan
+
+
+def of_launch(scratch: Path) -> dict[str, str]:
+    return {name: str(scratch / folder) for name, folder in OF_LAUNCH.items()}
+
+
+def test_trackers_stay_offline_whatever_the_user_set() -> None:
+    own = {"WANDB_MODE": "online", "WANDB_API_KEY": "a key", "MLFLOW_TRACKING_URI": "http://host", "NETRC": "/a/netrc"}
+    environment = rank_environment(plan(), own)
+    assert {name: environment.variables.get(name) for name in own} == {
+        "WANDB_MODE": "offline",
+        "WANDB_API_KEY": None,
+        "MLFLOW_TRACKING_URI": None,
+        "NETRC": "/dev/null",
+    }
+    assert environment.overridden == {"WANDB_MODE": "online", "NETRC": "/a/netrc"}
+    assert environment.settings.items() >= {"DO_NOT_TRACK": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}.items()
 
 
 def test_cpu_ranks_get_allocator_threads_and_no_gpu() -> None:
@@ -131,19 +148,19 @@ def test_the_package_is_found_from_anywhere_and_the_users_path_is_left_out(tmp_p
 def test_a_known_user_keeps_home_and_caches(tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     assert scratch_environment({"HOME": str(tmp_path)}, scratch, user_is_known=True) == {
-        "HF_DATASETS_CACHE": str(scratch / "datasets"),
+        **of_launch(scratch),
         # Its default is a folder in the temporary one, which would stay.
         "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
     }
     own = {"HOME": str(tmp_path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "their own")}
-    assert scratch_environment(own, scratch, user_is_known=True) == {"HF_DATASETS_CACHE": str(scratch / "datasets")}
+    assert scratch_environment(own, scratch, user_is_known=True) == of_launch(scratch)
 
 
 def test_an_unknown_user_gets_a_name_a_home_and_caches(tmp_path: Path) -> None:
     own = {"HOME": "/missing", "TRITON_CACHE_DIR": str(tmp_path / "their own")}
     found = scratch_environment(own, tmp_path, user_is_known=False)
     assert found == {
-        "HF_DATASETS_CACHE": str(tmp_path / "datasets"),
+        **of_launch(tmp_path),
         "USER": "explicit",
         "LOGNAME": "explicit",
         "HOME": str(tmp_path),
@@ -163,7 +180,7 @@ def test_a_known_user_whose_home_cannot_be_written_to_gets_caches(
         monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != folder and access(path, mode))
     found = scratch_environment({"HOME": str(folder)}, scratch, user_is_known=True)
     caches = {name: str(scratch / cache) for name, cache in CACHES.items()}
-    own = {"HF_DATASETS_CACHE": str(scratch / "datasets")} | ({"HOME": str(scratch)} if home == "missing" else {})
+    own = of_launch(scratch) | ({"HOME": str(scratch)} if home == "missing" else {})
     assert found == caches | own
     assert len(set(caches.values())) == len(CACHES)
 
@@ -194,7 +211,7 @@ def test_a_cache_where_nobody_can_write_is_moved(tmp_path: Path) -> None:
     usable, unusable = str(tmp_path / "new" / "cache"), str(tmp_path / "file" / "cache")
     own = {"HOME": str(tmp_path), "XDG_CACHE_HOME": unusable, "HF_HOME": usable, "TORCHINDUCTOR_CACHE_DIR": unusable}
     assert scratch_environment(own, tmp_path / "scratch", user_is_known=True) == {
-        "HF_DATASETS_CACHE": str(tmp_path / "scratch" / "datasets"),
+        **of_launch(tmp_path / "scratch"),
         "XDG_CACHE_HOME": str(tmp_path / "scratch" / "cache"),
         "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "scratch" / "inductor"),
     }

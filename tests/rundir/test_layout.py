@@ -64,7 +64,7 @@ DEFINED = [
     layout.rank_log(R),
     layout.launcher_log(),
     layout.launcher_log(R),
-    f"{layout.TENSORBOARD}/",
+    *(f"{name}/" for name in layout.TRACKER_FOLDERS),
     f"{layout.UNINTERRUPTED}/",
 ]
 

@@ -181,7 +181,14 @@ def test_extra_missing_and_changed_files_are_three_lists(run: Path, name: str) -
 
 
 def test_logs_evaluations_and_events_may_change(run: Path) -> None:
-    for name in ("logs/rank-0.log", "tensorboard/events", ".lock", "final-adapter/.DS_Store"):
+    for name in (
+        "logs/rank-0.log",
+        "tensorboard/events",
+        "mlflow/meta.yaml",
+        "wandb/run.wandb",
+        ".lock",
+        "final-adapter/.DS_Store",
+    ):
         (run / name).parent.mkdir(exist_ok=True)
         (run / name).write_text("x")
     (run / "events.jsonl").unlink()
