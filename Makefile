@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help env demo rehearsal test lint wheel image image-cpu image-twice image-full-debian sif test-image test-sif test-nodes \
+.PHONY: help env demo rehearsal test lint docs wheel image image-cpu image-twice image-full-debian sif test-image test-sif test-nodes \
     test-kernels test-compile test-vllm run
 
 # A CPU rank's settings (docs/upstream.md): page faults otherwise cost most of a step's time, and two OpenMP threads on
@@ -44,6 +44,9 @@ lint: ## style, types, imports between modules, shell scripts, locks
 	check "$$tools/check-jsonschema" --quiet --builtin-schema vendor.compose-spec compose.gpu.yml; \
 	check "$$python" entrypoint.py lock check; \
 	if [ -n "$$failed" ]; then printf 'lint failed:%s\n' "$$failed" >&2; exit 1; fi
+
+docs: ## the documentation as a site, in build/site or OUT: open its index.html; warnings and broken links are errors
+	@python="$$(./tools/environment.sh docs)"; exec "$$python" -m tools.docs_site.build $(or $(OUT),build/site)
 
 wheel: ## the wheel, in dist/: with it `el` reads finished runs where nothing else of this program is
 	@tools/wheel.sh

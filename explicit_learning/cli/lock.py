@@ -12,6 +12,7 @@ from explicit_learning.files.resources import ROOT
 from explicit_learning.gates.environment import check_environment
 from explicit_learning.lock import (
     CPU_LOCK,
+    DOCS_LOCK,
     FULL_LOCK,
     IMAGE_LOCK,
     LINT_LOCK,
@@ -65,6 +66,7 @@ def _check(args: argparse.Namespace) -> ExitCode:
         *undeclared_faults(TRACKERS_LOCK, ROOT / "requirements" / "trackers.in"),
         *undeclared_faults(LINT_LOCK, ROOT / "requirements" / "lint.in"),
         *undeclared_faults(IMAGE_LOCK, ROOT / "requirements" / "image.in"),
+        *undeclared_faults(DOCS_LOCK, ROOT / "requirements" / "docs.in"),
     ]
     sha256 = lock_sha256(path)
     if not faults and not args.json:

@@ -18,6 +18,7 @@ from explicit_learning.lock.parse import (
 )
 from explicit_learning.lock.shipped import (
     CPU_LOCK,
+    DOCS_LOCK,
     FULL_LOCK,
     IMAGE_LOCK,
     LINT_LOCK,
@@ -31,6 +32,7 @@ from explicit_learning.lock.subset import subset_faults
 
 __all__ = [
     "CPU_LOCK",
+    "DOCS_LOCK",
     "FULL_LOCK",
     "IMAGE_LOCK",
     "LINT_LOCK",

@@ -1,9 +1,9 @@
 """Resolving the locks again, with uv.
 
 The order matters: the full lock first; the locks for CPUs under its versions, so that they are subsets; the lint lock
-under the CPU lock's, because mypy reads both, and so is that of the image's tools. Everything happens in a temporary
-folder, and the results replace the old locks only once all are there and fit each other. A head holds decisions (a base
-image, a driver), not results: it is kept as it is, except for the parent's hash.
+under the CPU lock's, because mypy reads both, and so are those of the image's tools and of the site. Everything happens
+in a temporary folder, and the results replace the old locks only once all are there and fit each other. A head holds
+decisions (a base image, a driver), not results: it is kept as it is, except for the parent's hash.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ STEPS = (
     *SUBSETS,
     Step(lock="lint.lock", declared="requirements/lint.in", under="environment.cpu.lock"),
     Step(lock="image.lock", declared="requirements/image.in", under="environment.cpu.lock"),
+    Step(lock="docs.lock", declared="requirements/docs.in", under="environment.cpu.lock"),
 )
 
 

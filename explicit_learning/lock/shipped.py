@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CPU_LOCK",
+    "DOCS_LOCK",
     "FULL_LOCK",
     "IMAGE_LOCK",
     "LINT_LOCK",
@@ -33,6 +34,7 @@ VLLM_CPU_LOCK = ROOT / "environment.vllm-cpu.lock"
 LINT_LOCK = ROOT / "lint.lock"
 IMAGE_LOCK = ROOT / "image.lock"
 TRACKERS_LOCK = ROOT / "trackers.lock"
+DOCS_LOCK = ROOT / "docs.lock"
 
 
 def shipped_locks() -> dict[str, Path]:

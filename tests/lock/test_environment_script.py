@@ -28,7 +28,7 @@ def checkout(tmp_path: Path) -> Path:
     """What the script needs of a checkout, in a folder whose name is awkward."""
     root = tmp_path / "a clone, für mich"
     (root / "tools").mkdir(parents=True)
-    for name in ("tools/environment.sh", LOCK, VLLM_LOCK, "lint.lock"):
+    for name in ("tools/environment.sh", LOCK, VLLM_LOCK, "lint.lock", "docs.lock"):
         shutil.copy(ROOT / name, root / name)
     return root
 
@@ -77,16 +77,16 @@ def test_a_made_environment_is_found_at_once(
 def test_an_unknown_environment_is_refused(checkout: Path, tmp_path: Path) -> None:
     code, out, err = finish(start(checkout, tmp_path, "gpu"))
     assert (code, out) == (64, "")
-    assert "[vllm-cpu | lint | missing | prune]" in err
+    assert "[vllm-cpu | lint | docs | missing | prune]" in err
 
 
 def test_what_is_not_made_is_named_and_not_made(checkout: Path, tmp_path: Path) -> None:
     cache = tmp_path / "a cache" / "explicit-learning"
-    assert finish(start(checkout, cache.parent, "missing")) == (0, "run\nvllm-cpu\nlint\n", "")
+    assert finish(start(checkout, cache.parent, "missing")) == (0, "run\nvllm-cpu\nlint\ndocs\n", "")
     python = cache / ENVIRONMENT / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.symlink_to(sys.executable)
-    assert finish(start(checkout, cache.parent, "missing")) == (0, "vllm-cpu\nlint\n", "")
+    assert finish(start(checkout, cache.parent, "missing")) == (0, "vllm-cpu\nlint\ndocs\n", "")
     assert [path.name for path in cache.iterdir()] == [ENVIRONMENT]
 
 
@@ -98,11 +98,13 @@ def test_environments_of_other_locks_are_removed_on_request_and_nothing_else(che
         VLLM_ENVIRONMENT,
         f"{ENVIRONMENT.rpartition('.')[0]}.99",  # of these locks, and another Python
         f"lint-{hashes[:12]}-py3.11",
+        f"docs-{hashlib.sha256((ROOT / 'docs.lock').read_bytes()).hexdigest()[:12]}-py3.12",
         "env-0123456789ab-py3.11.making",  # another process makes it
         "compiled-0123456789ab",
         "env-of-mine",
     }
     others = {"env-0123456789ab-py3.11", "vllm-cpu-0123456789ab-py3.12", "lint-0123456789ab-py3.11"}
+    others.add("docs-0123456789ab-py3.11")
     for name in kept | others:
         (cache / name / "bin").mkdir(parents=True)
         (cache / f"{name}.guard").touch()

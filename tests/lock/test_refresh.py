@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 LOCKS = (
     *("environment.lock", "environment.cpu.lock", "environment.vllm-cpu.lock"),
-    *("trackers.lock", "lint.lock", "image.lock"),
+    *("trackers.lock", "lint.lock", "image.lock", "docs.lock"),
 )
 
 

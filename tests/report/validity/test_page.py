@@ -79,6 +79,7 @@ def test_runs_have_wilsons_interval_each(tmp_path: Path) -> None:
     low, high = wilson_interval(13, 20)
     assert found[4] == ["`evi_po`", "0", f"65.0 [{100 * low:.0f}, {100 * high:.0f}]"]
     assert table("identity", rows(), tmp_path)[1][1:4] == ["9", "0, 1, 2", "20"]
+    assert "](validity/certificate.svg)" in page_text(PAGE.format("plot-certificate"), rows(), file=tmp_path)
     assert len(table("confidence-certificate", rows(), tmp_path)) == 5
 
 
