@@ -52,29 +52,33 @@ def run(args: argparse.Namespace) -> ExitCode:
     wanted = _wanted(args)
     questions = Questions(rows=args.rows, asset_root=args.assets, limit=args.limit)
     known: set[str] = set()
-    requests: list[EvaluationRequest] = []
+    by_run: list[list[EvaluationRequest]] = []
     for folder in args.runs:
         models: list[Which | Path] = [] if wanted is None else [*wanted]
         if wanted is None and args.adapter is None:
             models = [*models_of_run(folder)]
         if args.adapter is not None:
             models.append(args.adapter)
-        requests += [
-            evaluation_of_run(
-                folder,
-                which,
-                questions=questions,
-                engine=args.engine,
-                plan_file=args.plan,
-                out=args.out,
-                known=known,
-            )
-            for which in models
-        ]
-    evaluations = answer_requests(requests)
+        by_run.append(
+            [
+                evaluation_of_run(
+                    folder,
+                    which,
+                    questions=questions,
+                    engine=args.engine,
+                    plan_file=args.plan,
+                    out=args.out,
+                    known=known,
+                )
+                for which in models
+            ]
+        )
+    evaluations = answer_requests(request for requests in by_run for request in requests)
     if not args.json:
-        names = [request.label for request in requests]
-        show(outcomes_text(list(zip(names, evaluations, strict=True))))
+        found = iter(evaluations)
+        # From what a run started with to what it ended with.
+        shown = [pair for requests in by_run for pair in [(each.label, next(found)) for each in requests][::-1]]
+        show(outcomes_text(shown))
     return answer([], as_json=args.json, evaluations=evaluations)
 
 

@@ -219,12 +219,12 @@ def _named_adapter_sha256(folder: Path, plan: Plan, model: Path) -> str:
 
 
 def models_of_run(run: Path) -> list[Which]:
-    """Return whose answers a run has: the base model's, the final adapter's, and the initial one's if there is one.
+    """Return whose answers a run has: the final adapter's, the initial one's if there is one, and the base model's.
 
     Raises:
         Refusal: If the folder is not a run directory, or its plan is not in order.
     """
-    return ["base", "final"] if _plan_of(run).initial_adapter is None else ["base", "initial", "final"]
+    return ["final", "base"] if _plan_of(run).initial_adapter is None else ["final", "initial", "base"]
 
 
 def _plan_of(run: Path) -> Plan:

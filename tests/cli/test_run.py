@@ -81,7 +81,8 @@ def test_from_a_draft_to_a_completed_run_and_its_evaluation(tmp_path: Path, digi
 
     evaluated = el("evaluate", run, "--json", cwd=place)
     assert evaluated.returncode == 0, evaluated.stderr
-    (evaluation,) = json.loads(evaluated.stdout)["evaluations"]
+    evaluation, base = json.loads(evaluated.stdout)["evaluations"]
+    assert (evaluation["which"], base["which"]) == ("final", "base")
     assert evaluation["rows"] == sum(block["rows"] for block in evaluation["relations"].values())
     assert evaluation["malformed"] == 0, "decoding is constrained to the answer contract"
     assert undocumented_files(run) == []
@@ -89,10 +90,12 @@ def test_from_a_draft_to_a_completed_run_and_its_evaluation(tmp_path: Path, digi
 
 
 def _state_and_verify(run: Path, answers_sha256: str, place: Path) -> None:
-    """The evaluation's statement is the only thing that a second command adds, and run and evaluation are proven."""
-    [statement] = run.glob("evaluations/*/evaluation.intoto.json")
+    """Statements are the only things that a second command adds, and the run and both evaluations are proven."""
+    statements = list(run.glob("evaluations/*/evaluation.intoto.json"))
+    assert len(statements) == 2
     files = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    statement.unlink()
+    for statement in statements:
+        statement.unlink()
     again = el("evaluate", run, "--json", cwd=place)
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["evaluations"][0]["answers_sha256"] == answers_sha256
@@ -100,9 +103,9 @@ def _state_and_verify(run: Path, answers_sha256: str, place: Path) -> None:
     proven = el("verify", run, "--json", cwd=place)
     assert proven.returncode == 0, proven.stderr
     answer = json.loads(proven.stdout)
-    assert [text for text in answer["checked"] if text.startswith("1 evaluation")]
+    assert [text for text in answer["checked"] if text.startswith("2 evaluations")]
     assert not [text for text in answer["not_checked"] if text.startswith("evaluations/")]
-    alone = el("verify", statement.parent, "--json", cwd=place)
+    alone = el("verify", statements[0].parent, "--json", cwd=place)
     assert (alone.returncode, json.loads(alone.stdout)["status"]) == (0, "evaluation")
 
 
