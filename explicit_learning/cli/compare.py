@@ -13,7 +13,7 @@ from explicit_learning.report.compare.comparing import DEFAULT_BASELINE, compare
 from explicit_learning.report.compare.page import write_comparison_page
 from explicit_learning.report.compare.plots import comparison_plots
 from explicit_learning.report.compare.text import comparison_text
-from explicit_learning.report.page.page import require_outside_runs, require_page
+from explicit_learning.report.page.page import require_page, require_plots
 from explicit_learning.report.plots.plot import write_plots
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     """Compare, write the page and print the differences: the exit code is 0 whether the runs are comparable or not."""
     require_page(args.page)
     if args.plots:
-        require_outside_runs(args.plots, option="--plots")
+        require_plots(args.plots)
     found = compare_runs(args.runs, baseline=args.baseline)
     document = checked_json(found, gate=GATE, file="(answer)")
     size = write_comparison_page(args.page, found)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.cli.output import add_json_argument, answer
 from explicit_learning.cli.paths import folder_path
-from explicit_learning.report.page.page import require_outside_runs, require_page
+from explicit_learning.report.page.page import require_page, require_plots
 from explicit_learning.report.plots.plot import write_plots
 from explicit_learning.report.run.reporting import report_runs
 
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     """Read and verify the runs, and write the page: the exit code is 0 whether they verify or not."""
     require_page(args.page)
     if args.plots:
-        require_outside_runs(args.plots, option="--plots")
+        require_plots(args.plots)
     report = report_runs(args.runs, args.page)
     if args.plots:
         write_plots(args.plots, report.plots)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Gathered", "gather"]
 
 CONTEXT = Context(
-    gate="compare",
+    gate="runs",
     fix="name run directories, archives that `el pack` wrote, or the folder of an experiment",
 )
 

@@ -11,7 +11,7 @@ from explicit_learning.errors import Refusal
 from explicit_learning.errors.invisible import escaped
 from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.tree import SubTree
-from explicit_learning.plan.geometry import Geometry
+from explicit_learning.report.sampled_tokens import with_sampled_tokens
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.evaluation import evaluation_of
 from explicit_learning.verify.diff.rows import metrics_rows
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from explicit_learning.rundir.evaluation import Evaluation
     from explicit_learning.verify.verifying import Verification
 
-__all__ = ["Found", "ReadRun", "finished_evaluations", "read_run", "rewards_of"]
+__all__ = ["Found", "ReadRun", "evaluation_folders", "finished_evaluations", "read_run", "rewards_of"]
 
 GATE = "compare"
 
@@ -129,8 +129,8 @@ def read_run(path: Path) -> ReadRun:
         raise Refusal(read_fault(error, Path(error.filename or path), gate=GATE)) from None
 
 
-def finished_evaluations(tree: Tree) -> Iterator[Found]:
-    """Yield the evaluations that have a statement and can be read; verification names others."""
+def evaluation_folders(tree: Tree) -> dict[str, list[str]]:
+    """Return the names of the files in each folder of an evaluation, finished or not, by folder."""
     folders: dict[str, list[str]] = {}
     inside = f"{layout.EVALUATIONS}/"
     for name in tree.files:
@@ -138,7 +138,12 @@ def finished_evaluations(tree: Tree) -> Iterator[Found]:
             folder, slash, _ = name.removeprefix(inside).partition("/")
             if slash:
                 folders.setdefault(f"{inside}{folder}", []).append(name)
-    for folder, names in sorted(folders.items()):
+    return folders
+
+
+def finished_evaluations(tree: Tree) -> Iterator[Found]:
+    """Yield the evaluations that have a statement and can be read; verification names others."""
+    for folder, names in sorted(evaluation_folders(tree).items()):
         part = SubTree(tree, folder, names)
         if layout.EVALUATION_STATEMENT not in part.files:
             continue
@@ -152,9 +157,8 @@ def finished_evaluations(tree: Tree) -> Iterator[Found]:
 def rewards_of(run: ReadRun) -> Iterator[tuple[int, float, int]]:
     """Yield step, mean reward and the tokens sampled up to the step, of each row of the metrics that has a reward.
 
-    A row is of the steps since the row before. Its tokens are the mean length of the completions that were sampled for
-    these steps times their number, which is a whole number. Where all of its steps use completions of earlier ones, it
-    has neither reward nor length. A reward that is not finite is left out.
+    Where all steps of a row use completions of earlier ones, it has no reward. A reward that is not finite is left out,
+    as is one at which the tokens are not known (see `with_sampled_tokens`).
 
     Args:
         run: The run.
@@ -164,11 +168,8 @@ def rewards_of(run: ReadRun) -> Iterator[tuple[int, float, int]]:
     """
     if not run.plan.samples or not run.has_metrics:
         return
-    geometry, sampled, tokens = Geometry.of(run.plan), 0, 0
-    for row in metrics_rows(run.tree, torn_end=run.counts is None):
-        reward, length = row.values.get("reward"), row.values.get("completions/mean_length")
-        before, sampled = sampled, geometry.completions(row.step)
-        if length is not None:
-            tokens += round(length * (sampled - before))
-        if reward is not None:
+    rows = metrics_rows(run.tree, torn_end=run.counts is None)
+    for row, tokens in with_sampled_tokens(rows, run.plan):
+        reward = row.values.get("reward")
+        if reward is not None and tokens is not None:
             yield row.step, reward, tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from explicit_learning.gates.output import place_faults
 from explicit_learning.report.plots.colours import THEMED
 from explicit_learning.rundir import layout
 
-__all__ = ["require_outside_runs", "require_page", "write_page"]
+__all__ = ["require_page", "require_plots", "write_page"]
 
 FRAME = Path(__file__).with_name("page.html.jinja")
 OUTPUT = Context(gate="output", exit_code=ExitCode.OUTPUT)
@@ -37,15 +38,36 @@ def require_page(path: Path, *, option: str = "-o") -> None:
     if path.is_dir():
         fix = f"choose another name ({option})"
         raise at.refusal(found="a folder", expected="a file, or nothing", fix=fix)
-    require_outside_runs(path.parent, option=option)
+    _require_outside_runs(path.parent, option=option)
     if not path.parent.is_dir():
         fix = f"make the folder first (mkdir -p {path.parent}), or choose another place ({option})"
         raise at.refusal(found="a place in a folder that does not exist", expected="a place in a folder", fix=fix)
-    if faults := place_faults(path.parent):
-        raise Refusal(faults)
+    _require_writable(path.parent, option=option)
 
 
-def require_outside_runs(folder: Path, *, option: str) -> None:
+def require_plots(folder: Path, *, option: str = "--plots") -> None:
+    """Refuse a folder that plots cannot be written to, before anything is read or written.
+
+    Args:
+        folder: The folder; it may be missing.
+        option: The option that names it.
+
+    Raises:
+        Refusal: If a file is there, if it cannot be made or written to, or if it would lie in a run directory.
+    """
+    if folder.exists() and not folder.is_dir():
+        fix = f"choose another folder for the plots ({option})"
+        raise OUTPUT.at(folder).refusal(found="a file", expected="a folder, or nothing", fix=fix)
+    _require_outside_runs(folder, option=option)
+    _require_writable(folder, option=option)
+
+
+def _require_writable(folder: Path, *, option: str) -> None:
+    if faults := place_faults(folder):
+        raise Refusal([replace(fault, fix=fault.fix.replace("(--out)", f"({option})")) for fault in faults])
+
+
+def _require_outside_runs(folder: Path, *, option: str) -> None:
     """Refuse a folder in a run directory: verification would find files that the run did not write.
 
     Args:

@@ -11,11 +11,12 @@ from __future__ import annotations
 import csv
 import io
 import re
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape, quoteattr
 
-from explicit_learning.errors import Context, ExitCode, Refusal
+from explicit_learning.errors import Refusal
 from explicit_learning.files.atomic import write_bytes
 from explicit_learning.files.os_errors import write_fault
 from explicit_learning.report.plots.colours import INK, RULE, SOFT, THEMED
@@ -56,6 +57,7 @@ SETTINGS: dict[str, Any] = {
     "grid.color": RULE,
     "grid.linewidth": 0.8,
     "text.color": INK,
+    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
     "xtick.color": SOFT,
     "ytick.color": SOFT,
     "xtick.labelcolor": INK,
@@ -64,7 +66,6 @@ SETTINGS: dict[str, Any] = {
     "lines.linewidth": 1.8,
     "path.simplify": False,
 }
-CONTEXT = Context(gate="output", fix="choose another folder for the plots (--plots)", exit_code=ExitCode.OUTPUT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +127,6 @@ def write_plots(folder: Path, plots: Sequence[Plot]) -> None:
     Raises:
         Refusal: With exit code 73 if the folder cannot be made, or 74 if a file cannot be written.
     """
-    if folder.exists() and not folder.is_dir():
-        raise CONTEXT.at(folder).refusal(found="a file", expected="a folder, or nothing")
     forms = {"svg": plot_svg, "png": plot_png, "csv": plot_csv}
     path = folder
     try:
@@ -161,10 +160,14 @@ def _svg(plot: Plot) -> str:
 
 
 def _drawn(plot: Plot, form: str, metadata: dict[str, None]) -> bytes:
-    """Draw a plot; only this thread's settings of matplotlib are changed, and only here."""
+    """Draw a plot; only this thread's settings of matplotlib are changed, and only here.
+
+    A character that DejaVu Sans lacks is drawn as a box: the name stands in full in the description and in the CSV.
+    """
     import matplotlib as mpl
 
-    with mpl.rc_context():
+    with mpl.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
         mpl.rcdefaults()  # a user's own settings do not change what is drawn
         settings: Any = SETTINGS | {"svg.hashsalt": plot.name}
         mpl.rcParams.update(settings)

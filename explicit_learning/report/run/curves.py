@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from explicit_learning.plan.geometry import Geometry
 from explicit_learning.report.plots.colours import SOFT, series
 from explicit_learning.report.plots.plot import Plot
 from explicit_learning.report.run.legends import legend_columns, legend_inches
+from explicit_learning.report.run.memory import memory_plot
+from explicit_learning.report.run.reading import TOKENS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from matplotlib.axes import Axes
 
@@ -29,6 +30,7 @@ __all__ = ["MOST_LINES", "curve_plots"]
 MOST_LINES = 18  # that can be told apart; see `explicit_learning.report.plots.colours`
 HEIGHT = 3.0  # of a plot without its legend. Unit: inches.
 SHADE = 0.18
+BELOW_ZERO = 0.04  # of the axis, so that a line at zero is seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +42,14 @@ class Panel:
         title: What it shows.
         unit: What its values are.
         metrics: Patterns of metrics, the most important first.
+        from_zero: Whether its values are shares, whose axis begins at zero.
     """
 
     name: str
     title: str
     unit: str
     metrics: tuple[str, ...]
+    from_zero: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,12 +97,14 @@ PANELS = (
             "completions/truncated_ratio",
             "frac_reward_zero_std",
         ),
+        from_zero=True,
     ),
     Panel(
         name="clip",
         title="Clipped importance ratios",
         unit="share of tokens",
         metrics=("clip_ratio/region_mean", "clip_ratio/low_mean", "clip_ratio/high_mean"),
+        from_zero=True,
     ),
     Panel(name="token-accuracy", title="Token accuracy", unit="share", metrics=("mean_token_accuracy",)),
     Panel(name="gradient", title="Gradient norm before clipping", unit="norm", metrics=("grad_norm",)),
@@ -115,7 +121,7 @@ def curve_plots(runs: Sequence[ReportedRun]) -> list[Plot]:
     """
     drawn = runs[:MOST_LINES]
     plots = [plot for panel in PANELS if (plot := _plot(panel, drawn)) is not None]
-    plots += [plot for plot in (_tokens_plot(drawn), _pace_plot(drawn)) if plot is not None]
+    plots += [plot for plot in (_tokens_plot(drawn), memory_plot(drawn), _pace_plot(drawn)) if plot is not None]
     return plots
 
 
@@ -172,6 +178,9 @@ def _draw(axes: Axes, panel: Panel, lines: Sequence[_Line]) -> None:
             lows, highs = [bucket.low for bucket in buckets], [bucket.high for bucket in buckets]
             axes.fill_between(steps, lows, highs, color=style.colour, alpha=SHADE, linewidth=0)
     axes.set_ylabel(panel.unit)
+    if panel.from_zero:
+        _, top = axes.get_ylim()
+        axes.set_ylim(-BELOW_ZERO * top, top)
     _finish(axes, [line.label for line in lines])
 
 
@@ -184,20 +193,12 @@ def _finish(axes: Axes, labels: Sequence[str]) -> None:
     axes.figure.legend(loc="outside lower center", ncols=legend_columns(labels))
 
 
-def _sampled(run: ReportedRun) -> Iterator[tuple[int, float]]:
-    """Yield step and tokens sampled so far, from the mean lengths of completions."""
-    tokens, rows = 0.0, Geometry.of(run.files.plan).rows_per_cycle
-    for bucket in run.metrics.series.get("completions/mean_length", ()):
-        tokens += bucket.total * rows
-        yield bucket.step, tokens
-
-
 def _tokens_plot(runs: Sequence[ReportedRun]) -> Plot | None:
     """Return the plot of sampled tokens against the budget."""
     lines = [
-        (run.name, points, run.files.plan.budget.max_completion_tokens_per_run, series(place))
+        (run.name, [(b.step, b.high) for b in sums], run.files.plan.budget.max_completion_tokens_per_run, series(place))
         for place, run in enumerate(runs)
-        if (points := list(_sampled(run)))
+        if (sums := run.metrics.series.get(TOKENS))
     ]
     if not lines:
         return None

@@ -14,15 +14,17 @@ from explicit_learning.report.page.page import write_page
 from explicit_learning.report.plots.plot import inline_svg
 from explicit_learning.report.run.curves import MOST_LINES, curve_plots
 from explicit_learning.report.run.outcome_plots import outcome_plots
+from explicit_learning.report.run.series import LARGEST
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from explicit_learning.report.outcomes import Outcome
     from explicit_learning.report.plots.plot import Plot
     from explicit_learning.report.run.reading import ReportedRun
     from explicit_learning.report.run.samples import Sample
     from explicit_learning.rundir.evaluation import Evaluation
+    from explicit_learning.rundir.launches import Machine
 
 __all__ = ["MOST_WITH_SAMPLES", "report_plots", "write_report_page"]
 
@@ -92,7 +94,9 @@ def _verdict(runs: Sequence[ReportedRun]) -> dict[str, Any]:
     signed = sum(run.verification.signed for run in runs)
     if len(runs) == 1:
         what = "This run does not verify" if bad else "This run verifies"
-        signature = "its statement is signed" if signed else "its statement is not signed"
+        signature = (
+            f"its statement is signed by {runs[0].verification.signer}" if signed else "its statement is not signed"
+        )
         if unfinished:
             what, signature = f"{what}, as far as it has come", "it is not complete, so it has no statement"
         return {"good": not bad, "text": f"{what}; {signature}."}
@@ -171,21 +175,22 @@ def _details(number: int, run: ReportedRun) -> dict[str, Any]:
         "more_faults": max(0, len(faults) - MOST_FAULTS),
         "figures": list(_figures(run)),
         "outcomes": _outcome_table(run),
-        "no_evaluation": not run.evaluations,
+        "evaluations": len(run.evaluations),
+        "no_evaluation": not run.evaluations and not run.evaluations_left_out,
         "samples": [
             {"title": KINDS[kind], "samples": [_sample(sample) for sample in samples]}
             for kind, samples in run.samples.items()
             if samples
         ],
         "rewards": [{"reward": reward, "count": f"{count:,}"} for reward, count in run.rewards.items()],
-        "remarks": [*run.remarks, *_metric_remarks(run)],
+        "remarks": [*run.remarks, *_remarks(run)],
     }
 
 
 def _identity(run: ReportedRun) -> Iterator[tuple[str, str]]:
     """Yield what a run is made of."""
     plan, marker = run.files.plan, run.files.marker
-    launch = run.files.launches[-1].start if run.files.launches else None
+    yield "run id", plan.run_id
     yield "arm", f"{plan.arm} ({ARMS[plan.arm].trainer})"
     yield "seed", str(plan.seed)
     yield "plan", plan.frozen_config_sha256
@@ -195,19 +200,33 @@ def _identity(run: ReportedRun) -> Iterator[tuple[str, str]]:
     yield "evaluation rows", plan.data.evaluation_manifest.sha256
     yield "environment lock", plan.environment_lock_sha256
     yield "determinism", plan.determinism
+    yield "code when the plan was frozen", _commit(plan.code_commit, dirty=plan.code_dirty)
     if marker is not None:
         yield "final adapter (tensors)", marker.identities.final_adapter_tensors_sha256
-        dirty = " with uncommitted changes" if marker.identities.running_dirty else ""
-        yield "code", f"{marker.identities.running_commit}{dirty}"
-    if launch is not None:
-        machine = launch.nodes[0]
-        digests = [
-            f"{name} {digest.value} ({digest.known_by})"
-            for name, digest in machine.image.digests.items()
-            if digest.value
-        ]
-        yield "image", ", ".join(digests) or "none is declared or measured"
-        yield "processor", escaped(str(machine.platform.hardware["cpu"]["model"]))
+    if run.files.launches:
+        yield "code", _of_launches(run, lambda node: _commit(node.code.commit, dirty=node.code.dirty))
+        yield "image", _of_launches(run, _image)
+        yield "processor", _of_launches(run, lambda node: str(node.platform.hardware["cpu"]["model"]))
+
+
+def _commit(commit: str, *, dirty: bool) -> str:
+    return f"{commit}{' with uncommitted changes' if dirty else ''}"
+
+
+def _image(node: Machine) -> str:
+    digests = [f"{name} {each.value} ({each.known_by})" for name, each in node.image.digests.items() if each.value]
+    return ", ".join(digests) or "none is declared or measured"
+
+
+def _of_launches(run: ReportedRun, text_of: Callable[[Machine], str]) -> str:
+    """Return a text that holds for all machines of all launches, or each text with the launches that it holds for."""
+    found: dict[str, dict[int, None]] = {}
+    for launch in run.files.launches:
+        for node in launch.start.nodes:
+            found.setdefault(escaped(text_of(node)), {})[launch.start.number + 1] = None
+    if len(found) == 1:
+        return next(iter(found))
+    return "; ".join(f"launch {', '.join(map(str, numbers))}: {text}" for text, numbers in found.items())
 
 
 def _figures(run: ReportedRun) -> Iterator[tuple[str, str]]:
@@ -273,8 +292,11 @@ def _sample(sample: Sample) -> dict[str, Any]:
     }
 
 
-def _metric_remarks(run: ReportedRun) -> Iterator[str]:
+def _remarks(run: ReportedRun) -> Iterator[str]:
+    if run.evaluations_left_out:
+        yield f"Evaluations that are not finished or cannot be read, and are left out: {run.evaluations_left_out:,}"
     if run.metrics.window > 1:
         yield f"The run has {run.metrics.rows:,} rows of metrics. {DOWNSAMPLED.format(window=run.metrics.window)}"
-    for name, count in run.metrics.not_finite.items():
-        yield f"{escaped(name)}: {count:,} {'value is' if count == 1 else 'values are'} not finite, and left out"
+    for name, count in run.metrics.left_out.items():
+        what = "value is" if count == 1 else "values are"
+        yield f"{escaped(name)}: {count:,} {what} not finite or beyond {LARGEST:g}, and left out"

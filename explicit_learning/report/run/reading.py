@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from explicit_learning.errors import Refusal
 from explicit_learning.errors.invisible import escaped
 from explicit_learning.files.os_errors import read_fault
-from explicit_learning.report.compare.reading import finished_evaluations
+from explicit_learning.report.compare.reading import evaluation_folders, finished_evaluations
 from explicit_learning.report.run.samples import samples_of
 from explicit_learning.report.run.series import bucketed
+from explicit_learning.report.sampled_tokens import with_sampled_tokens
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.events import read_events
 from explicit_learning.verify.diff.rows import metrics_rows
@@ -23,16 +24,19 @@ from explicit_learning.verify.verifying import verify_run
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from explicit_learning.plan.typed_plan import Plan
     from explicit_learning.report.compare.reading import Found
     from explicit_learning.report.run.samples import Sample
     from explicit_learning.report.run.series import Metrics
     from explicit_learning.rundir.events import Event
+    from explicit_learning.verify.diff.rows import Row
     from explicit_learning.verify.diff.run_files import RunFiles
     from explicit_learning.verify.verifying import Verification
 
-__all__ = ["Pace", "ReportedRun", "read_reported_run"]
+__all__ = ["TOKENS", "Pace", "ReportedRun", "read_reported_run"]
 
 GATE = "report"
+TOKENS = "tokens sampled so far"  # a series of its own; no metric has spaces in its name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +64,7 @@ class ReportedRun:
         metrics: Its logged metrics.
         pace: Seconds a step, between checkpoints.
         evaluations: Its finished evaluations.
+        evaluations_left_out: Number of others: not finished, or damaged.
         samples: Completions of its traces by kind: best, worst, drawn.
         rewards: Number of completions by reward.
         remarks: What could not be read, in words.
@@ -72,17 +77,19 @@ class ReportedRun:
     metrics: Metrics
     pace: tuple[Pace, ...]
     evaluations: tuple[Found, ...]
+    evaluations_left_out: int
     samples: dict[str, list[Sample]]
     rewards: dict[str, int]
     remarks: tuple[str, ...]
 
 
-def read_reported_run(path: Path, *, with_samples: bool) -> ReportedRun:
+def read_reported_run(path: Path, *, with_samples: bool, with_curves: bool = True) -> ReportedRun:
     """Read and verify a run.
 
     Args:
         path: The run directory, or an archive of a run.
         with_samples: Whether to read its traces for completions to show.
+        with_curves: Whether its curves are drawn. Where they are not, they are not held either.
 
     Raises:
         Refusal: If it is not a run, or its plan, manifest, marker or launches cannot be read.
@@ -103,14 +110,18 @@ def read_reported_run(path: Path, *, with_samples: bool) -> ReportedRun:
             samples, rewards = samples_of(tree, files.plan, reachable, torn_end=files.torn_end)
         except Refusal as refusal:
             remarks.append(f"completions are not shown: {escaped(refusal.faults[0].found)}")
+    metrics, evaluations = _metrics(files, remarks), tuple(finished_evaluations(tree))
+    if not with_curves:
+        metrics.series.clear()
     return ReportedRun(
         name=escaped(files.plan.run_id),
         place=escaped(str(path)),
         files=files,
         verification=verification,
-        metrics=_metrics(files, remarks),
+        metrics=metrics,
         pace=tuple(_pace(events)),
-        evaluations=tuple(finished_evaluations(tree)),
+        evaluations=evaluations,
+        evaluations_left_out=len(evaluation_folders(tree)) - len(evaluations),
         samples=samples,
         rewards=rewards,
         remarks=tuple(remarks),
@@ -126,19 +137,23 @@ def _reachable(files: RunFiles, events: list[Event]) -> Reachable:
 
 def _metrics(files: RunFiles, remarks: list[str]) -> Metrics:
     """Return a run's metrics, as far as they can be read."""
-    steps = files.plan.optimisation.max_steps
     if not files.has_metrics:
-        return bucketed((), steps=steps)
+        return bucketed((), steps=files.steps)
 
     def rows() -> Iterator[tuple[int, dict[str, float | None]]]:
         try:
-            for row in metrics_rows(files.tree, torn_end=files.torn_end):
-                yield row.step, {name: value for name, value in row.values.items() if name != "step"}
+            for row, tokens in _with_tokens(metrics_rows(files.tree, torn_end=files.torn_end), files.plan):
+                values = {name: value for name, value in row.values.items() if name != "step"}
+                yield row.step, values if tokens is None else values | {TOKENS: tokens}
         except Refusal as refusal:
             fault = refusal.faults[0]
             remarks.append(f"{layout.METRICS} is shown up to {escaped(fault.file or '')}: {escaped(fault.found)}")
 
-    return bucketed(rows(), steps=steps)
+    return bucketed(rows(), steps=files.steps)
+
+
+def _with_tokens(rows: Iterator[Row], plan: Plan) -> Iterator[tuple[Row, int | None]]:
+    return with_sampled_tokens(rows, plan) if plan.samples else ((row, None) for row in rows)
 
 
 def _pace(events: list[Event]) -> Iterator[Pace]:

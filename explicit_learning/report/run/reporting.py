@@ -10,6 +10,7 @@ from explicit_learning.errors.invisible import escaped
 from explicit_learning.files.progress import progress
 from explicit_learning.report.compare.figures import reason_text
 from explicit_learning.report.compare.gathering import gather
+from explicit_learning.report.run.curves import MOST_LINES
 from explicit_learning.report.run.page import MOST_WITH_SAMPLES, report_plots, write_report_page
 from explicit_learning.report.run.reading import read_reported_run
 
@@ -51,14 +52,16 @@ def report_runs(named: Sequence[Path], page: Path) -> Report:
         Refusal: If something that is named is not a run, if no run can be read, or if the page cannot be written.
     """
     gathered = gather(named)
-    faults, runs = FaultCollector("report"), []
+    faults = FaultCollector("report")
+    runs: list[ReportedRun] = []
     left_out = [
         escaped(f"{run.place}: {'; '.join(reason_text(reason) for reason in run.reasons)}") for run in gathered.absent
     ]
     with progress("verifying runs", len(gathered.runs), "runs") as advance:
         for path in gathered.runs:
             try:
-                runs.append(read_reported_run(path, with_samples=len(gathered.runs) <= MOST_WITH_SAMPLES))
+                few, drawn = len(gathered.runs) <= MOST_WITH_SAMPLES, len(runs) < MOST_LINES
+                runs.append(read_reported_run(path, with_samples=few, with_curves=drawn))
             except Refusal as refusal:
                 faults.extend(refusal.faults)
                 left_out.append(escaped(f"{path}: {refusal.faults[0].found}; expected {refusal.faults[0].expected}"))

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING
 from explicit_learning.accounting.binding import Binding, log_file
 from explicit_learning.accounting.trace import read_trace
 from explicit_learning.arms import ARMS
+from explicit_learning.data.asset_paths import AssetFolder
 from explicit_learning.data.images import ImageStore
 from explicit_learning.data.keys import keyed_digest
 from explicit_learning.data.shown_view import shown_view
-from explicit_learning.errors import Refusal
+from explicit_learning.errors import Context, Refusal
 from explicit_learning.errors.invisible import escaped
+from explicit_learning.files.hashing import sha256_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -40,6 +42,7 @@ SIDE = 224  # longest side of a picture. Unit: pixels.
 LEAST_SIDE = 128  # smaller images are enlarged by whole factors up to about this. Unit: pixels.
 JPEG_QUALITY = 85
 DOMAIN = "explicit-learning/report-samples/1"
+CONTEXT = Context(gate="report", fix="restore the file that the dataset's manifest lists")
 UNREACHABLE = "the dataset is not reachable from here"
 
 
@@ -125,10 +128,10 @@ def samples_of(
         name = f"{row.total:g}"
         rewards[name] = rewards.get(name, 0) + 1
     slots = {slot.slot_id: slot for slot in reachable.slots or ()}
-    store = None if reachable.paths is None else ImageStore(Path(reachable.paths.asset_root))
+    assets = None if reachable.paths is None else _Assets(Path(reachable.paths.asset_root))
     kinds = {"best": best, "worst": worst, "drawn": drawn}
     found = {
-        kind: [_sample(row, plan, slots.get(row.slot_id), store) for row in chosen.rows()]
+        kind: [_sample(row, plan, slots.get(row.slot_id), assets) for row in chosen.rows()]
         for kind, chosen in kinds.items()
     }
     return found, dict(sorted(rewards.items(), key=lambda pair: float(pair[0]), reverse=True))
@@ -141,20 +144,40 @@ def _rows(tree: Tree, plan: Plan, *, torn_end: bool) -> Iterator[TraceRow]:
             yield from read_trace(tree, binding, torn_end=torn_end)
 
 
-def _sample(row: TraceRow, plan: Plan, slot: SlotRow | None, store: ImageStore | None) -> Sample:
-    if slot is None or store is None:
+def _sample(row: TraceRow, plan: Plan, slot: SlotRow | None, assets: _Assets | None) -> Sample:
+    if slot is None or assets is None:
         gone = Picture(source=None, why_not=UNREACHABLE, alternative=UNREACHABLE)
         return Sample(row=row, question=None, state=None, pictures=(gone,))
     view = shown_view(slot, ARMS[plan.arm])
-    pictures = tuple(_pictures(view.images, store, slot))
+    pictures = tuple(_pictures(view.images, assets, slot))
     return Sample(row=row, question=slot.question, state=view.state, pictures=pictures)
 
 
-def _pictures(images: Iterable[ImageRef], store: ImageStore, slot: SlotRow) -> Iterator[Picture]:
+class _Assets:
+    """The images of a dataset, as they were when its slots were frozen: a run shows what its model saw, or nothing."""
+
+    def __init__(self, root: Path) -> None:
+        self._root, self._folder, self._store = root, AssetFolder(root), ImageStore(root)
+
+    def load(self, image: ImageRef, slot: SlotRow) -> Image:
+        """Return an image.
+
+        Raises:
+            Refusal: If its file is missing, unsafe, not a whole image, or another one than the slot names.
+            OSError: If it cannot be read.
+        """
+        at = CONTEXT.at(self._root / image.path)
+        self._folder.size(image.path, at)
+        if (found := sha256_file(self._root / image.path)) != image.sha256:
+            raise at.refusal(found=f"another file (SHA-256 {found[:12]}…)", expected=image.sha256)
+        return self._store.load(image, row=slot.slot_id)
+
+
+def _pictures(images: Iterable[ImageRef], assets: _Assets, slot: SlotRow) -> Iterator[Picture]:
     for image in images:
         what = f"image {escaped(image.path)} of slot {escaped(slot.slot_id)}"
         try:
-            yield _picture(store.load(image, row=slot.slot_id), what)
+            yield _picture(assets.load(image, slot), what)
         except (Refusal, OSError) as error:
             fault = error.faults[0].found if isinstance(error, Refusal) else error.strerror
             yield Picture(source=None, why_not=f"{what} cannot be shown: {escaped(str(fault))}", alternative=what)

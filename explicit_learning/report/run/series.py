@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["BUCKETS", "Bucket", "Metrics", "bucketed"]
+__all__ = ["BUCKETS", "LARGEST", "Bucket", "Metrics", "bucketed"]
 
 BUCKETS = 400
+LARGEST = 1e100  # beyond it, sums of values and the ticks of an axis may overflow
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,14 +60,14 @@ class Metrics:
         steps: The last step that was logged.
         rows: Number of rows.
         series: Buckets by metric, in order of their steps; a metric without a finite value is left out.
-        not_finite: Number of values that are not finite, by metric.
+        left_out: Number of values that are not finite or are beyond `LARGEST`, by metric.
     """
 
     window: int
     steps: int = 0
     rows: int = 0
     series: dict[str, list[Bucket]] = field(default_factory=dict)
-    not_finite: dict[str, int] = field(default_factory=dict)
+    left_out: dict[str, int] = field(default_factory=dict)
 
 
 def bucketed(rows: Iterable[tuple[int, Mapping[str, float | None]]], *, steps: int) -> Metrics:
@@ -74,21 +75,21 @@ def bucketed(rows: Iterable[tuple[int, Mapping[str, float | None]]], *, steps: i
 
     Args:
         rows: Step and values by metric; ``None`` stands for a value that is not finite.
-        steps: Number of steps of the run, which decides the width of the buckets.
+        steps: Number of steps that the run has come to, which decides the width of the buckets.
     """
     found = Metrics(window=max(1, -(-steps // BUCKETS)))
     series: dict[str, list[Bucket]] = defaultdict(list)
-    not_finite: dict[str, int] = defaultdict(int)
+    left_out: dict[str, int] = defaultdict(int)
     for step, values in rows:
         found.rows += 1
         found.steps = step
         for name, value in values.items():
-            if value is None:
-                not_finite[name] += 1
+            if value is None or abs(value) > LARGEST:
+                left_out[name] += 1
                 continue
             buckets = series[name]
             if not buckets or (buckets[-1].step - 1) // found.window != (step - 1) // found.window:
                 buckets.append(Bucket(step=step))
             buckets[-1].add(step, value)
-    found.series, found.not_finite = dict(series), dict(not_finite)
+    found.series, found.left_out = dict(series), dict(left_out)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,6 +96,10 @@ def _checkpoints(tree: Tree) -> list[int]:
 
 
 def _logged_steps(tree: Tree) -> int:
-    if layout.METRICS not in tree.files:
-        return 0
-    return max((row.step for row in metrics_rows(tree, torn_end=True)), default=0)
+    """Return the last step with metrics before a damaged row; whoever reads the rows finds the damage."""
+    steps = 0
+    if layout.METRICS in tree.files:
+        with suppress(Refusal):
+            for row in metrics_rows(tree, torn_end=True):
+                steps = row.step
+    return steps

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import matplotlib as mpl
@@ -44,6 +45,20 @@ def test_texts_that_are_markup_stay_texts() -> None:
         assert "<script" not in text
         assert re.search(r"<svg [^>]*role=\"img\" aria-label=", text)
         assert text.count("<title>") == 1
+
+
+@pytest.mark.parametrize("name", ["$x_{$", r"$\foo$", "50 $ and 60 $", "\u4e2d\u6587", "\u0001"])
+def test_a_name_is_drawn_as_it_is_whatever_its_characters(name: str) -> None:
+    """Matplotlib takes text between dollar signs for formulas, and warns of characters that its font lacks."""
+
+    def labelled(axes: Axes) -> None:
+        axes.plot([0, 1], [0, 1], label=name)
+        axes.set_yticks([0, 1], [name, name])
+        axes.figure.legend(loc="outside lower center")
+
+    plot = replace(PLOT, draw=labelled)
+    assert inline_svg(plot).count("<title>") == 1
+    assert plot_png(plot).startswith(b"\x89PNG")
 
 
 def test_every_colour_of_a_page_is_a_variable_of_it() -> None:

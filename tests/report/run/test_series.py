@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from explicit_learning.report.run.series import BUCKETS, bucketed
+from explicit_learning.report.run.series import BUCKETS, LARGEST, bucketed
 
 
 def test_a_short_run_is_shown_step_by_step() -> None:
@@ -32,7 +32,7 @@ def test_a_long_run_keeps_the_peak_of_a_single_step() -> None:
 
 def test_values_that_are_not_finite_are_counted_and_left_out() -> None:
     found = bucketed([(1, {"loss": None, "kl": 0.5}), (2, {"loss": 2.0}), (3, {"loss": None})], steps=3)
-    assert found.not_finite == {"loss": 2}
+    assert found.left_out == {"loss": 2}
     assert [(bucket.step, bucket.mean) for bucket in found.series["loss"]] == [(2, 2.0)]
     assert [(bucket.step, bucket.mean) for bucket in found.series["kl"]] == [(1, 0.5)]
 
@@ -41,3 +41,9 @@ def test_rows_that_are_logged_seldom_fall_into_the_buckets_of_their_steps() -> N
     found = bucketed([(step, {"loss": 1.0}) for step in range(10, 2001, 10)], steps=2000)
     assert found.window == 5
     assert [bucket.step for bucket in found.series["loss"]] == list(range(10, 2001, 10))
+
+
+def test_values_too_large_to_add_up_are_counted_and_left_out() -> None:
+    found = bucketed([(1, {"loss": 1e308}), (2, {"loss": -(10**300)}), (3, {"loss": LARGEST})], steps=3)
+    assert found.left_out == {"loss": 2}
+    assert [(bucket.step, bucket.mean) for bucket in found.series["loss"]] == [(3, LARGEST)]
