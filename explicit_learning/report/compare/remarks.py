@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.report.compare.contrasts import PRIMARY_SEEDS
 from explicit_learning.report.compare.figures import seeds_text
+from explicit_learning.verify.evaluations import NOT_SCORED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,6 +35,13 @@ def remarks_of(
     if others:
         runs = "1 run is" if len(others) == 1 else f"{len(others)} runs are"
         yield f"{runs} left out of the differences; the reasons are listed."
+    unscored = sum(any(text.endswith(NOT_SCORED) for text in run.verification.not_checked) for run in stage)
+    if unscored:
+        runs = "1 run" if unscored == 1 else f"{unscored} runs"
+        yield (
+            f"Of {runs}, el verify could not score the answers of every evaluation again, because the evaluation rows "
+            "are not reachable: which answers are right is taken from the evaluation."
+        )
     commits = {run.commit for run in stage if run.commit is not None}
     if len(commits) > 1:
         yield f"The runs were trained by {len(commits)} commits of the code; el diff compares two runs in full."

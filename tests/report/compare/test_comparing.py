@@ -335,6 +335,11 @@ def test_an_archive_is_compared_as_its_folder_is(two: dict[str, Path], tmp_path:
     assert compared(two[BASE], packed).contrasts == compared(*two.values()).contrasts
 
 
+def test_answers_that_were_not_scored_again_are_named(two: dict[str, Path]) -> None:
+    found = compared(*two.values())  # the evaluation rows of these runs lie nowhere
+    assert [remark for remark in found.remarks if remark.startswith("Of 2 runs, el verify could not score")]
+
+
 def test_what_is_not_a_run_is_refused_all_at_once(two: dict[str, Path], tmp_path: Path) -> None:
     file = tmp_path / "text"
     file.write_text("text")
