@@ -142,8 +142,12 @@ def _plot(panel: Panel, runs: Sequence[ReportedRun]) -> Plot | None:
     if not lines:
         return None
     metrics = ", ".join(dict.fromkeys(line.metric for line in lines))
-    windows = sorted({run.metrics.window for run in runs})
-    of = "one optimizer step" if windows == [1] else f"up to {windows[-1]:,} optimizer steps, with their range shaded"
+    window = max(run.metrics.window for run in runs)
+    logged = max(run.files.plan.optimisation.logging_interval for run in runs)
+    steps = max(window, logged)
+    of = "one optimizer step" if steps == 1 else f"up to {steps:,} optimizer steps"
+    if window > logged:
+        of += ", with the range of their rows shaded"
     ends = "; ".join(f"{line.label} ends at {line.buckets[-1].mean:.4g}" for line in lines)
     return Plot(
         name=panel.name,
@@ -185,10 +189,14 @@ def _finish(axes: Axes, labels: Sequence[str]) -> None:
 
 
 def _sampled(run: ReportedRun) -> Iterator[tuple[int, float]]:
-    """Yield step and tokens sampled so far, from the mean lengths of completions."""
-    tokens, rows = 0.0, Geometry.of(run.files.plan).rows_per_cycle
+    """Yield step and tokens sampled so far, from the mean lengths of completions and their number.
+
+    A row of the log is of all completions since the row before.
+    """
+    tokens, sampled, geometry = 0.0, 0, Geometry.of(run.files.plan)
     for bucket in run.metrics.series.get("completions/mean_length", ()):
-        tokens += bucket.total * rows
+        before, sampled = sampled, geometry.completions(bucket.step)
+        tokens += bucket.mean * (sampled - before)
         yield bucket.step, tokens
 
 
