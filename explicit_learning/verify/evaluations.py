@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from explicit_learning.verify.reachable import Reachable
     from explicit_learning.verify.record import RunRecord
 
-__all__ = ["CheckedEvaluation", "check_evaluation", "check_evaluations"]
+__all__ = ["NOT_SCORED", "CheckedEvaluation", "check_evaluation", "check_evaluations"]
 
 AGAIN = "move its folder away, and run the same `el evaluate` command again to make a new one"
 CONTEXT = Context(gate="evaluation", fix=AGAIN)
@@ -175,6 +175,7 @@ def _answer_faults(tree: Tree, answers: Iterable[Answer], asked: tuple[Asked, ..
     """Yield a fault for each field of an answer that does not follow from its text and its question."""
     held = list(answers)
     place = tree.place(layout.ANSWERS)
+    yield from _measured_faults(held, place)
     if asked is not None and len(asked) != len(held):
         expected = f"{len(asked)}, one for each question"
         yield CONTEXT.fault(file=place, found=f"{len(held)} answers", expected=expected)
@@ -191,6 +192,25 @@ def _answer_faults(tree: Tree, answers: Iterable[Answer], asked: tuple[Asked, ..
                 expected = f"{found_text(value)}, computed again"
                 yield CONTEXT.fault(file=at, pointer=f"/{name}", found=found_text(told), expected=expected)
         yield from _preference_faults(answer, None if asked is None else asked[number], at)
+
+
+def _measured_faults(answers: Iterable[Answer], place: str) -> Iterator[Fault]:
+    """Yield a fault for each answer with an own best one that no engine gives, or without one that it would have.
+
+    Calibration and risk are over what was measured: leaving out the wrong answers would improve both.
+    """
+    held = list(answers)
+    if all(answer.own_best is None for answer in held):
+        return
+    for number, answer in enumerate(held):
+        can_be = answer.image == "shown" and answer.valid
+        if answer.own_best is not None and not can_be:
+            found, expected = "an own best answer", "null: images are blank, or the answer breaks the contract"
+        elif answer.own_best is None and can_be and not answer.abstained:
+            found, expected = "null", "the greedy answer and its log-probs, as other rows have"
+        else:
+            continue
+        yield CONTEXT.fault(file=f"{place}:{number + 1}", pointer="/own_best", found=found, expected=expected)
 
 
 def _preference_faults(answer: Answer, question: Asked | None, at: str) -> Iterator[Fault]:

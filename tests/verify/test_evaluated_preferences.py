@@ -82,3 +82,18 @@ def test_a_greedy_answer_is_the_models_own_best(run: Path) -> None:
     other = answered(asked_of(QUESTIONS)[0], "<answer>3</answer>", terminated=True, preference=PREFERENCE).record()
     forged[0] = other
     assert faults(run, forged) == [("answers.jsonl:1", "/own_best/body")]
+
+
+def test_an_own_best_answer_that_is_left_out_is_found(run: Path) -> None:
+    forged = answers()
+    forged[0] = replace(forged[0], own_best=None)
+    assert faults(run, forged) == [("answers.jsonl:1", "/own_best")]
+
+
+def test_an_own_best_answer_to_blank_images_is_found(run: Path) -> None:
+    forged = answers()
+    row = next(index for index, answer in enumerate(forged) if answer.image == "blank")
+    forged[row] = answered(
+        asked_of(QUESTIONS)[row], "<answer>7</answer>", terminated=True, preference=PREFERENCE
+    ).record()
+    assert faults(run, forged) == [(f"answers.jsonl:{row + 1}", "/own_best")]

@@ -11,9 +11,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NOTHING",
+    "NOT_TESTED",
     "NO_FINDING",
     "findings",
     "interval_points",
+    "no_finding",
     "number",
     "p_text",
     "percent",
@@ -25,6 +27,7 @@ __all__ = [
 
 NOTHING = "–"
 NO_FINDING = "no arm differs from the baseline with a p-value by Holm below 0.05 over 5 seeds or more."
+NOT_TESTED = "nothing can be shown yet: no arm shares 5 seeds or more with the baseline."
 MINUS = "−"
 LEAST_P = 0.0001
 SIGNIFICANT = 0.05
@@ -99,3 +102,9 @@ def findings(found: Comparison) -> Iterator[str]:
         if shown:
             parts = [f"{contrast.arm} is {word} ({points(contrast.mean)} points)" for contrast, word in shown]
             yield f"{title}: {', '.join(parts)} than {found.baseline}."
+
+
+def no_finding(found: Comparison) -> str:
+    """Return what to write where there is no finding: that nothing was found is not that nothing could be."""
+    has_seeds = any(contrast.grade == "primary" for contrast in found.contrasts)
+    return NO_FINDING if has_seeds else NOT_TESTED

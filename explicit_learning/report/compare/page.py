@@ -10,10 +10,10 @@ from explicit_learning.errors.invisible import escaped
 from explicit_learning.files.typed_json import to_json
 from explicit_learning.report.compare.contrasts import PRIMARY_SEEDS
 from explicit_learning.report.compare.figures import (
-    NO_FINDING,
     NOTHING,
     findings,
     interval_points,
+    no_finding,
     number,
     p_text,
     points,
@@ -56,7 +56,7 @@ def write_comparison_page(path: Path, found: Comparison) -> int:
         about=_about(found),
         comparable=found.comparable,
         findings=list(findings(found)),
-        no_finding=NO_FINDING,
+        no_finding=no_finding(found),
         reasons=reasons[:MOST_REASONS],
         more_reasons=len(reasons[MOST_REASONS:]),
         remarks=found.remarks,

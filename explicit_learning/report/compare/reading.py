@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from explicit_learning.plan.typed_plan import Plan
     from explicit_learning.rundir.completion_marker import Counts
     from explicit_learning.rundir.evaluation import Evaluation
+    from explicit_learning.rundir.launches import Platform
     from explicit_learning.verify.verifying import Verification
 
 __all__ = ["Found", "ReadRun", "evaluation_folders", "finished_evaluations", "read_run", "rewards_of"]
@@ -60,6 +61,7 @@ class ReadRun:
         has_metrics: Whether it logged a step, or should have.
         counts: What it used and made; ``None`` without a completion marker.
         commit: The commit of the code that ended it; likewise.
+        platforms: The machines of its launches.
         verification: What verification found.
         evaluations: The finished evaluations of its final adapter, by name.
     """
@@ -73,6 +75,7 @@ class ReadRun:
     has_metrics: bool
     counts: Counts | None
     commit: str | None
+    platforms: tuple[Platform, ...]
     verification: Verification
     evaluations: tuple[Found, ...]
 
@@ -122,6 +125,7 @@ def read_run(path: Path) -> ReadRun:
             has_metrics=files.has_metrics,
             counts=None if marker is None else marker.counts,
             commit=None if marker is None else marker.identities.running_commit,
+            platforms=tuple(node.platform for launch in files.launches for node in launch.start.nodes),
             verification=verify_run(tree),
             evaluations=tuple(found for found in finished_evaluations(tree) if found.record.which == "final"),
         )

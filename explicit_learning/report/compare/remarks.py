@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from explicit_learning.gates.resume import deciding_changes
 from explicit_learning.report.compare.contrasts import PRIMARY_SEEDS
 from explicit_learning.report.compare.figures import seeds_text
+from explicit_learning.verify.evaluations import NOT_SCORED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,10 +36,34 @@ def remarks_of(
     if others:
         runs = "1 run is" if len(others) == 1 else f"{len(others)} runs are"
         yield f"{runs} left out of the differences; the reasons are listed."
+    unscored = sum(any(text.endswith(NOT_SCORED) for text in run.verification.not_checked) for run in stage)
+    if unscored:
+        runs = "1 run" if unscored == 1 else f"{unscored} runs"
+        yield (
+            f"Of {runs}, el verify could not score the answers of every evaluation again, because the evaluation rows "
+            "are not reachable: which answers are right is taken from the evaluation."
+        )
     commits = {run.commit for run in stage if run.commit is not None}
     if len(commits) > 1:
         yield f"The runs were trained by {len(commits)} commits of the code; el diff compares two runs in full."
+    if changes := _machine_changes(stage):
+        yield (
+            f"The runs were trained on machines that compute differently ({', '.join(changes)} differ): a part of a "
+            "difference can be the machines'."
+        )
     yield from _of_seeds(contrasts)
+
+
+def _machine_changes(stage: Sequence[ReadRun]) -> list[str]:
+    """Return what decides numbers and is not the same on all machines, as places in a launch's record."""
+    machines = [(run.plan.hardware, platform) for run in stage if run.is_main for platform in run.platforms]
+    return sorted(
+        {
+            change.pointer.removeprefix("/platform/")
+            for hardware, platform in machines[1:]
+            for change in deciding_changes(machines[0][1], platform, hardware)
+        }
+    )
 
 
 def _of_seeds(contrasts: Sequence[Contrast]) -> Iterator[str]:

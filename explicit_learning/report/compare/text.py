@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from explicit_learning.errors.invisible import escaped
 from explicit_learning.report.compare.figures import (
-    NO_FINDING,
     NOTHING,
     findings,
     interval_points,
+    no_finding,
     p_text,
     percent,
     points,
@@ -44,7 +44,7 @@ def comparison_text(found: Comparison) -> str:
 def _opening(found: Comparison) -> Iterator[str]:
     if found.comparable:
         yield f"comparable: {len(found.arms)} arms; differences are to {found.baseline}"
-        yield from (f"shown: {finding}" for finding in list(findings(found)) or [NO_FINDING])
+        yield from (f"shown: {finding}" for finding in list(findings(found)) or [no_finding(found)])
     else:
         yield "not comparable: each run's figures follow, without differences"
         yield from _listed([reason_text(reason) for reason in found.reasons], "")

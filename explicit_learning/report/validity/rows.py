@@ -130,7 +130,7 @@ def read_study(file: Path) -> list[StudyRow]:
     """Return the rows of a file; none if it is not there.
 
     Raises:
-        Refusal: If a line breaks its schema, or two rows are of one run.
+        Refusal: If a line breaks its schema, two rows are of one run, or rows of one study are about other questions.
     """
     if not file.exists():
         return []
@@ -142,7 +142,26 @@ def read_study(file: Path) -> list[StudyRow]:
     if twice := sorted({key for key in keys if keys.count(key) > 1}):
         found = ", ".join(f"{study} {arm} seed {seed}" for study, seed, arm in twice)
         raise CONTEXT.refusal(file=file, found=f"two rows of {found}", expected="one row for each run")
+    _require_same_questions(file, rows)
     return rows
+
+
+def _require_same_questions(file: Path, rows: Iterable[StudyRow]) -> None:
+    """Refuse rows of one study that cannot be paired by base item.
+
+    Raises:
+        Refusal: If rows of a study answered other questions, or by another engine.
+    """
+    studies: dict[str, dict[tuple[object, ...], StudyRow]] = {}
+    for row in rows:
+        asked = (row.evaluation_manifest_sha256, row.items_sha256, row.items, tuple(sorted(row.right)), row.engine)
+        studies.setdefault(row.study, {}).setdefault(asked, row)
+    for study, kinds in studies.items():
+        if len(kinds) > 1:
+            names = ", ".join(f"{row.arm} seed {row.seed}" for row in kinds.values())
+            found = f"rows of {study} about {len(kinds)} sets of questions or by several engines, the first: {names}"
+            expected = "the same evaluation rows, base items, measures and engine in all rows of a study"
+            raise CONTEXT.refusal(file=file, found=found, expected=expected)
 
 
 def merged(rows: Iterable[StudyRow], new: Iterable[StudyRow]) -> list[StudyRow]:

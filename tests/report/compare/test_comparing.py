@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,9 @@ from explicit_learning.report.compare.text import comparison_text
 from explicit_learning.rundir import layout
 from tests.support.compared_arms import answers, arm_run, begun, experiment
 from tests.support.evaluations import evaluate_run
-from tests.support.finished_run import Run, plan_document, sft_document
+from tests.support.finished_run import STEPS, Run, plan_document, sft_document
 from tests.support.lifecycle import finish
+from tests.support.machines import MACHINE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -333,6 +335,23 @@ def test_an_archive_is_compared_as_its_folder_is(two: dict[str, Path], tmp_path:
     packed = tmp_path / "run.tar"
     assert main(["pack", str(two[ARM]), "-o", str(packed)]) == ExitCode.DONE
     assert compared(two[BASE], packed).contrasts == compared(*two.values()).contrasts
+
+
+def test_machines_that_compute_differently_are_named(two: dict[str, Path], tmp_path: Path) -> None:
+    assert not [remark for remark in compared(*two.values()).remarks if "machines" in remark]
+    run = Run.of(tmp_path / ARM, plan_document(arm=ARM, seed=0, run_id=ARM))
+    run.machine = replace(MACHINE, platform=replace(MACHINE.platform, libraries={"torch": "2.12.0"}))
+    run.prepare()
+    run.checkpoint(STEPS, run.sample())
+    assert finish(run) == ExitCode.DONE
+    evaluate_run(run.folder, answers=answers())
+    (remark,) = [remark for remark in compared(two[BASE], run.folder).remarks if "machines" in remark]
+    assert "libraries/torch" in remark
+
+
+def test_answers_that_were_not_scored_again_are_named(two: dict[str, Path]) -> None:
+    found = compared(*two.values())  # the evaluation rows of these runs lie nowhere
+    assert [remark for remark in found.remarks if remark.startswith("Of 2 runs, el verify could not score")]
 
 
 def test_what_is_not_a_run_is_refused_all_at_once(two: dict[str, Path], tmp_path: Path) -> None:

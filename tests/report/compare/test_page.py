@@ -20,7 +20,15 @@ from explicit_learning.cli import main
 from explicit_learning.errors import ExitCode
 from explicit_learning.report.compare.comparing import compare_runs
 from explicit_learning.report.compare.document import LeftOut, Reason
-from explicit_learning.report.compare.figures import NO_FINDING, findings, interval_points, number, p_text, points
+from explicit_learning.report.compare.figures import (
+    NO_FINDING,
+    NOT_TESTED,
+    findings,
+    interval_points,
+    number,
+    p_text,
+    points,
+)
 from explicit_learning.report.compare.page import write_comparison_page
 from explicit_learning.report.compare.plots import comparison_plots
 from explicit_learning.report.compare.text import comparison_text
@@ -130,8 +138,10 @@ def test_the_page_begins_with_what_the_primary_intervals_show(found: Comparison,
     assert [line for line in comparison_text(found).splitlines() if line.startswith("shown: ")] == [
         f"shown: {finding}" for finding in said
     ]
-    nothing = replace(found, contrasts=tuple(replace(one, grade="weak") for one in found.contrasts))
+    nothing = replace(found, contrasts=tuple(replace(one, adjusted_p_value=1.0) for one in found.contrasts))
     assert f"shown: {NO_FINDING}" in comparison_text(nothing)
+    few = replace(found, contrasts=tuple(replace(one, grade="weak") for one in found.contrasts))
+    assert f"shown: {NOT_TESTED}" in comparison_text(few), "few seeds do not show that arms are alike"
 
 
 def test_two_hundred_runs_are_a_page_of_moderate_size(found: Comparison, tmp_path: Path) -> None:
@@ -307,4 +317,4 @@ def test_places_that_cannot_hold_a_page_are_refused_first(tmp_path: Path, capsys
     (tmp_path / "file").write_text("")
     got, said = answer(capsys, str(run), "-o", str(tmp_path / "p.html"), "--plots", str(tmp_path / "file"))
     assert (got, said["faults"][0]["found"]) == (ExitCode.OUTPUT, "a file")
-    assert main(["compare", str(tmp_path / "nowhere")]) == ExitCode.CONTRACT
+    assert main(["compare", str(tmp_path / "nowhere"), "-o", str(tmp_path / "p.html")]) == ExitCode.CONTRACT

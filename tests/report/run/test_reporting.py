@@ -83,6 +83,15 @@ def test_the_csv_of_a_plot_is_its_data(run: Path, tmp_path: Path) -> None:
     assert [(int(row[2]), float(row[3])) for row in rows] == [(row["step"], row["loss"]) for row in metrics]
 
 
+def test_sampled_tokens_are_those_of_all_steps_between_two_rows_of_the_log(tmp_path: Path) -> None:
+    folder = arm_run(tmp_path / "run", ARMS[0], optimisation__logging_interval=2)
+    marker = json.loads((folder / "training-complete.json").read_text())
+    plots = {plot.name: plot for plot in report_runs([folder], tmp_path / "report.html").plots}
+    assert [(row[1], row[2]) for row in plots["tokens"].rows] == [(2, pytest.approx(88)), (3, pytest.approx(132))]
+    assert marker["counts"]["sampled_tokens"] == 132
+    assert "Each point is of up to 2 optimizer steps." in plots["reward"].description
+
+
 def test_several_runs_are_in_one_table_and_on_shared_axes(tmp_path: Path) -> None:
     folder = experiment(tmp_path / "runs", {arm: {0: [], 1: []} for arm in ARMS})
     report = report_runs([folder], tmp_path / "report.html")

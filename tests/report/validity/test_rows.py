@@ -95,3 +95,13 @@ def test_two_rows_of_a_run_are_refused(tmp_path: Path) -> None:
     write_study(file, [STUDY_ROW, STUDY_ROW])
     with pytest.raises(Refusal, match="two rows of certificate answer_grpo seed 0"):
         read_study(file)
+
+
+@pytest.mark.parametrize(
+    "change", [{"items_sha256": "1" * 64}, {"evaluation_manifest_sha256": "1" * 64}, {"engine": "vllm"}]
+)
+def test_rows_of_a_study_about_other_questions_are_refused(change: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    write_study(file, [STUDY_ROW, replace(STUDY_ROW, seed=STUDY_ROW.seed + 1, **change)])  # type: ignore[arg-type] # fields by name
+    with pytest.raises(Refusal, match="2 sets of questions"):
+        read_study(file)

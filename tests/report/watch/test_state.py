@@ -76,8 +76,10 @@ def test_pace_and_time_left_follow_from_the_steps_that_are_seen(tmp_path: Path) 
 def test_a_rank_that_runs_here_has_memory_and_another_process_with_its_number_has_not(tmp_path: Path) -> None:
     run = begun(tmp_path / "run", "answer_grpo", 0).folder
     append_event(run, "launch", {})
-    words = [sys.executable, "-c", "input()", "explicit_learning.training"]
-    with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
+    words = [sys.executable, "-c", "print(flush=True); input()", "explicit_learning.training"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # it runs, and so has all of its memory
         log_rank(run, process.pid)
         running = RunWatcher(run).poll(now=NOW)
         assert process.stdin is not None
