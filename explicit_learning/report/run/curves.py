@@ -148,13 +148,14 @@ def _plot(panel: Panel, runs: Sequence[ReportedRun]) -> Plot | None:
     if not lines:
         return None
     metrics = ", ".join(dict.fromkeys(line.metric for line in lines))
-    windows = sorted({run.metrics.window for run in runs})
-    of = "one optimizer step" if windows == [1] else f"up to {windows[-1]:,} optimizer steps, with their range shaded"
+    steps = max(max(run.metrics.window, run.files.plan.optimisation.logging_interval) for run in runs)
+    of = "one optimizer step" if steps == 1 else f"up to {steps:,} optimizer steps"
+    shaded = ", with their range shaded" if any(run.metrics.window > 1 for run in runs) else ""
     ends = "; ".join(f"{line.label} ends at {line.buckets[-1].mean:.4g}" for line in lines)
     return Plot(
         name=panel.name,
         title=panel.title if single or len(panel.metrics) == 1 else f"{panel.title}: {metrics}",
-        description=f"Each point is of {of}. {ends}.",
+        description=f"Each point is of {of}{shaded}. {ends}.",
         columns=("run", "metric", "step", "mean", "lowest", "highest"),
         rows=tuple(
             (line.run, line.metric, bucket.step, bucket.mean, bucket.low, bucket.high)
