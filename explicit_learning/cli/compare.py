@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.cli.output import add_json_argument, answer, show
-from explicit_learning.cli.paths import folder_path
+from explicit_learning.cli.page_arguments import add_page_arguments, require_places
 from explicit_learning.files.typed_json import checked_json
 from explicit_learning.report.compare.comparing import DEFAULT_BASELINE, compare_runs
 from explicit_learning.report.compare.page import write_comparison_page
 from explicit_learning.report.compare.plots import comparison_plots
 from explicit_learning.report.compare.text import comparison_text
-from explicit_learning.report.page.page import require_page, require_plots
 from explicit_learning.report.plots.plot import write_plots
 
 if TYPE_CHECKING:
@@ -29,12 +28,7 @@ PAGE = Path("compare.html")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    what = "run directories, archives of runs, or the folder of an experiment"
-    parser.add_argument("runs", type=folder_path, nargs="+", metavar="RUN", help=what)
-    page = f"where the page goes (default {PAGE}); an earlier page there is replaced"
-    parser.add_argument("-o", dest="page", type=folder_path, default=PAGE, metavar="PAGE", help=page)
-    plots = "also write each plot as SVG, PNG and CSV into this folder"
-    parser.add_argument("--plots", type=folder_path, metavar="DIR", help=plots)
+    add_page_arguments(parser, page=PAGE)
     baseline = f"the arm that the others are compared with (default {DEFAULT_BASELINE}, else the first one)"
     parser.add_argument("--baseline", metavar="ARM", help=baseline)
     add_json_argument(parser)
@@ -42,9 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Compare, write the page and print the differences: the exit code is 0 whether the runs are comparable or not."""
-    require_page(args.page)
-    if args.plots:
-        require_plots(args.plots)
+    require_places(args)
     found = compare_runs(args.runs, baseline=args.baseline)
     document = checked_json(found, gate=GATE, file="(answer)")
     size = write_comparison_page(args.page, found)

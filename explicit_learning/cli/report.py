@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.cli.output import add_json_argument, answer
-from explicit_learning.cli.paths import folder_path
-from explicit_learning.report.page.page import require_page, require_plots
+from explicit_learning.cli.page_arguments import add_page_arguments, require_places
 from explicit_learning.report.plots.plot import write_plots
 from explicit_learning.report.run.reporting import report_runs
 
@@ -24,20 +23,13 @@ PAGE = Path("report.html")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    what = "run directories, archives of runs, or the folder of an experiment"
-    parser.add_argument("runs", type=folder_path, nargs="+", metavar="RUN", help=what)
-    page = f"where the page goes (default {PAGE}); an earlier page there is replaced"
-    parser.add_argument("-o", dest="page", type=folder_path, default=PAGE, metavar="PAGE", help=page)
-    plots = "also write each plot as SVG, PNG and CSV into this folder"
-    parser.add_argument("--plots", type=folder_path, metavar="DIR", help=plots)
+    add_page_arguments(parser, page=PAGE)
     add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Read and verify the runs, and write the page: the exit code is 0 whether they verify or not."""
-    require_page(args.page)
-    if args.plots:
-        require_plots(args.plots)
+    require_places(args)
     report = report_runs(args.runs, args.page)
     if args.plots:
         write_plots(args.plots, report.plots)

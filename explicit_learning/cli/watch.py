@@ -30,14 +30,14 @@ __all__ = ["add_arguments", "run"]
 
 INTERVAL = 1.0
 LEAST_INTERVAL, MOST_INTERVAL = 0.1, 3600.0
-LINE_INTERVAL = 10.0  # between lines where there is no terminal
+LINE_INTERVAL = 10.0  # between lines outside a terminal
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("run", type=folder_path, metavar="RUN", help="a run directory; it need not be there yet")
     parser.add_argument("--once", action="store_true", help="show the run as it is now, and end")
-    interval = "seconds between two looks (default 1; 10 where there is no terminal)"
+    interval = "seconds between two looks (default 1; 10 outside a terminal)"
     parser.add_argument("--interval", type=_seconds, metavar="S", help=interval)
     add_json_argument(parser)
 

@@ -223,7 +223,7 @@ SETTINGS: tuple[Setting, ...] = (
     _forced("WANDB_DISABLE_CODE", "true", _always, "same, for a copy of the code"),
     _forced("WANDB_SYMLINK", "false", _always, "a run directory holds no links, so that it can be moved"),
     _forced("NETRC", "/dev/null", _always, "a tracker has no use for passwords in the home folder"),
-    _forced("GIT_PYTHON_REFRESH", "quiet", _always, "MLflow's library would fail where there is no git"),
+    _forced("GIT_PYTHON_REFRESH", "quiet", _always, "MLflow's library fails without git"),
     _forced("VLLM_ENABLE_V1_MULTIPROCESSING", "0", _always, "an engine runs in its rank's process, which checks it"),
     _forced("VLLM_BATCH_INVARIANT", "0", _always, "the locked vLLM's batch-invariant mode refuses gated-delta layers"),
     _default("GLOO_SOCKET_IFNAME", "lo", _always, "it connects ranks of one machine; a container may have no other"),

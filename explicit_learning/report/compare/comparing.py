@@ -75,7 +75,7 @@ def compare_runs(named: Sequence[Path], *, baseline: str | None = None) -> Compa
             first one in the table of arms.
 
     Raises:
-        Refusal: If something that is named is not a run, if no run can be read, or if there is no run of the baseline.
+        Refusal: If something that is named is not a run, if no run can be read, or if the baseline has no run.
     """
     gathered = gather(named)
     everything, unreadable = _read_all(gathered.runs)
@@ -150,7 +150,7 @@ def _known_baseline(name: str, runs: Iterable[ReadRun]) -> str:
     """Return the canonical name of an arm that some run is of.
 
     Raises:
-        Refusal: If there is no such arm, or no run of it.
+        Refusal: If the arm is unknown, or has no run.
     """
     there = list(dict.fromkeys(run.arm for run in _compared_stage(list(runs))))
     expected, fix = f"one of the arms that are compared: {', '.join(there)}", "choose among these"

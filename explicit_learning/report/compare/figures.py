@@ -105,6 +105,6 @@ def findings(found: Comparison) -> Iterator[str]:
 
 
 def no_finding(found: Comparison) -> str:
-    """Return what to write where there is no finding: that nothing was found is not that nothing could be."""
+    """Return the sentence for a page without findings: none were found, or too few seeds were tested to find any."""
     has_seeds = any(contrast.grade == "primary" for contrast in found.contrasts)
     return NO_FINDING if has_seeds else NOT_TESTED

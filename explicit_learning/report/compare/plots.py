@@ -136,9 +136,7 @@ def difference_plot(measure: Measure, contrasts: Sequence[Contrast]) -> Plot:
             PERCENTAGE * contrast.mean,
             *_ends(contrast.t_interval),
             *_ends(contrast.bootstrap_interval),
-            " ".join(
-                f"{seed}:{value}" for seed, value in zip(contrast.seeds, _in_points(contrast.differences), strict=True)
-            ),
+            _by_seed(contrast),
         )
         for contrast in contrasts
     )

@@ -50,11 +50,6 @@ class Follower:
         except OSError:
             return
 
-    @property
-    def is_new(self) -> bool:
-        """Whether the file was not there yet."""
-        return self._inode is None
-
 
 def last_line(path: Path) -> bytes | None:
     """Return the last whole line of a file without its end; ``None`` if there is none, or it cannot be read."""

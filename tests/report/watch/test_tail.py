@@ -14,7 +14,6 @@ def test_each_line_is_yielded_once_when_it_is_whole(tmp_path: Path) -> None:
     file = tmp_path / "log"
     follower = Follower(file)
     assert list(follower.lines()) == []
-    assert follower.is_new
     file.write_bytes(b"one\ntw")
     assert list(follower.lines()) == [b"one"]
     with file.open("ab") as stream:
