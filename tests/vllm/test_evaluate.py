@@ -19,7 +19,7 @@ from explicit_learning.model_files.folders import adapter_sha256
 from explicit_learning.plan.typed_plan import Plan
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.answers import Answer
-from explicit_learning.rundir.evaluation import EvaluationIdentity
+from explicit_learning.rundir.evaluation import identity_of
 from explicit_learning.rundir.evaluation_summary import RATES
 from tests.support.plans import write_plan
 
@@ -47,19 +47,12 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[dict[s
     paths = frozen_paths(plan_file, expected=plan.frozen_config_sha256)
 
     def request(name: str, engine: str, adapter: Path | None) -> EvaluationRequest:
-        identity = EvaluationIdentity(
-            run_id=plan.run_id,
-            arm=plan.arm,
+        identity = identity_of(
+            plan,
             which="base" if adapter is None else "final",
-            frozen_config_sha256=plan.frozen_config_sha256,
             completion_marker_sha256=None,
             adapter_sha256=None if adapter is None else adapter_sha256(adapter),
-            model_snapshot_sha256=plan.model.snapshot_sha256,
-            evaluation_manifest_sha256=plan.data.evaluation_manifest.sha256,
-            prompt_sha256=plan.prompt.sha256,
-            max_completion_tokens=plan.generation.max_completion_tokens,
             engine=engine,
-            environment_lock_sha256=plan.environment_lock_sha256,
             evaluation_lock_sha256=lock_sha256(VLLM_CPU_LOCK),
         )
         return EvaluationRequest(

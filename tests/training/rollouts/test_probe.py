@@ -90,6 +90,7 @@ def world() -> World:
         counters: Any
         sampling: bool = False
         uncounted: bool = False
+        validating: bool = False
 
     loop: Any = Loop(counters=Counters())
     count_forwards(policy.model, loop)
