@@ -14,8 +14,8 @@ from explicit_learning.cli.paths import folder_path
 from explicit_learning.errors import ExitCode
 from explicit_learning.files.progress import say
 from explicit_learning.files.typed_json import to_json
-from explicit_learning.report.watch.page import line_of, page_of
-from explicit_learning.report.watch.state import RunWatcher
+from explicit_learning.watch.page import line_of, page_of
+from explicit_learning.watch.state import RunWatcher
 
 if TYPE_CHECKING:
     import argparse
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from explicit_learning.report.watch.state import WatchState
+    from explicit_learning.watch.state import WatchState
 
 __all__ = ["add_arguments", "run"]
 

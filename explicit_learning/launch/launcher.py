@@ -20,6 +20,7 @@ from explicit_learning.completion.lifecycle import after_ranks
 from explicit_learning.errors import Context, ExitCode, Refusal, json_answer
 from explicit_learning.gates.signing import take_signing_key
 from explicit_learning.launch.launch_answer import print_answer, print_line, print_messages
+from explicit_learning.launch.live_page import live_page
 from explicit_learning.launch.multi_node.nodes import MultiNodeError, StopRequestedError, inherited_node_place
 from explicit_learning.launch.outcomes import outcome_of_error, outcome_of_unstarted_rank, rank_outcomes
 from explicit_learning.launch.signals import StopRequest, stop_signals_to
@@ -89,7 +90,7 @@ def _launch(stop: StopRequest, rank_module: str, patience: float, signing_key: s
         with _private_folder() as folder:
             return _follow(own, node, stop, run_ranks)
     manifest = read_launch_manifest()
-    with _private_folder() as folder:
+    with _private_folder() as folder, live_page(manifest.run):
         return _lead(manifest, node, stop, run_ranks, signing_key)
 
 

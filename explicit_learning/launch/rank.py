@@ -22,6 +22,7 @@ from threading import Timer
 from typing import TYPE_CHECKING
 
 from explicit_learning.errors import Context, ExitCode, Refusal
+from explicit_learning.launch.console import Console, text_console
 from explicit_learning.launch.outcomes import outcome_of_error
 from explicit_learning.launch.signals import StopRequest, die_with_parent, end_at_second_signal, stop_signals_to
 from explicit_learning.rundir.launch_manifest import MANIFEST_VARIABLE, read_launch_manifest
@@ -31,8 +32,6 @@ from explicit_learning.rundir.outcome import RankOutcome, write_outcome
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn, TextIO
-
-    from _typeshed import ReadableBuffer
 
     from explicit_learning.rundir.launch_manifest import LaunchManifest
 
@@ -147,7 +146,7 @@ def _set_up(manifest: LaunchManifest, rank: int, stop: StopRequest) -> RankConte
 
 def _redirect(log: Path) -> TextIO:
     """Send output, native libraries' too, to the end of a log file, and return what standard error was."""
-    console = io.TextIOWrapper(io.BufferedWriter(_Console(os.dup(2), "wb")), encoding="utf-8", line_buffering=True)
+    console = text_console(Console(os.dup(2), "wb"))
     for path, flags, targets in (
         (os.devnull, os.O_RDONLY, (0,)),
         (log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, (1, 2)),
@@ -161,16 +160,6 @@ def _redirect(log: Path) -> TextIO:
             stream.reconfigure(line_buffering=True, errors="backslashreplace")
     faulthandler.enable()
     return console
-
-
-class _Console(io.FileIO):
-    """A terminal that may go away: training must not end because nobody reads any more."""
-
-    def write(self, data: ReadableBuffer) -> int:
-        try:
-            return super().write(data) or 0
-        except OSError:
-            return memoryview(data).nbytes
 
 
 def _leave_process_group() -> None:

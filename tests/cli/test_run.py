@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from explicit_learning.files.resources import PLANS, ROOT
 from explicit_learning.model_files.tensors import file_tensors_sha256
 from explicit_learning.rundir.run_lock import hold_run
 from tests.support.run_directory_table import undocumented_files
+from tests.support.terminal import run_on_terminal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,10 +53,10 @@ def test_from_a_draft_to_a_completed_run_and_its_evaluation(tmp_path: Path, digi
     plan = json.loads((place / "plan.json").read_text())
     assert 0 < plan["budget"]["planned_sft_loss_tokens"] <= cap
 
-    first = el("plan.json", "--json", cwd=place)
-    assert first.returncode == 0, first.stderr
+    first = run_on_terminal([sys.executable, str(ROOT / "entrypoint.py"), "plan.json", "--json"], cwd=place)
+    assert first.code == 0, first.shown
     run = place / "runs" / plan["run_id"]
-    assert json.loads(first.stdout) == {"ok": True, "exit_code": 0, "faults": [], "run": str(run)}
+    assert json.loads(first.output) == {"ok": True, "exit_code": 0, "faults": [], "run": str(run)}
     marker = json.loads((run / "training-complete.json").read_text())
     manifest = json.loads((run / "run-manifest.json").read_text())
     steps = plan["optimisation"]["max_steps"]
@@ -69,6 +71,11 @@ def test_from_a_draft_to_a_completed_run_and_its_evaluation(tmp_path: Path, digi
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == list(range(1, steps + 1))
     assert (run / "logs" / "rank-0.log").stat().st_size > 0
+    assert re.search(r"^status +running *$", first.shown, re.MULTILINE)
+    last_page = first.shown[first.shown.rindex(f"{plan['run_id']}  ({plan['arm']})") :]
+    assert re.search(r"^status +completed *$", last_page, re.MULTILINE)
+    assert re.search(rf"^step +{steps} of {steps} *$", last_page, re.MULTILINE)
+    assert f"step {steps}/{steps}  loss" in first.shown
 
     second = el("plan.json", cwd=place)
     assert second.returncode == 73

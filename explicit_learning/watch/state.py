@@ -13,10 +13,10 @@ from explicit_learning.accounting.frontier import RankFrontiers
 from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.files.typed_json import read_document
 from explicit_learning.plan.reading import load_plan
-from explicit_learning.report.watch.tail import Follower, last_line
 from explicit_learning.rundir import layout
 from explicit_learning.rundir.checkpoints import newest_complete
 from explicit_learning.rundir.run_manifest import read_run_manifest
+from explicit_learning.watch.tail import Follower, last_line
 
 if TYPE_CHECKING:
     from pathlib import Path

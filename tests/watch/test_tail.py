@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explicit_learning.report.watch.tail import LAST_BYTES, Follower, last_line
+from explicit_learning.watch.tail import LAST_BYTES, Follower, last_line
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,17 +6,21 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from explicit_learning.cli import main
 from explicit_learning.errors import ExitCode, Refusal
-from explicit_learning.report.watch.page import duration_text, line_of, what_happens
-from explicit_learning.report.watch.state import RunWatcher
+from explicit_learning.files.resources import ROOT
 from explicit_learning.rundir.events import append_event
+from explicit_learning.watch.page import duration_text, line_of, what_happens
+from explicit_learning.watch.state import RunWatcher
 from tests.support.compared_arms import arm_run, begun
 from tests.support.finished_run import STEPS
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NOW = 2_000_000_000.0
 
@@ -153,11 +157,10 @@ def test_a_terminal_gets_a_page_and_ctrl_c_ends_it_with_0(tmp_path: Path) -> Non
 
     run = begun(tmp_path / "run", "answer_grpo", 0).folder
     append_event(run, "launch", {})
-    root = Path(__file__).parents[3]
     pid, terminal = pty.fork()
     if pid == 0:
         os.environ["COLUMNS"] = "40"
-        os.chdir(root)
+        os.chdir(ROOT)
         os.execv(sys.executable, [sys.executable, "entrypoint.py", "watch", str(run), "--interval", "0.2"])  # noqa: S606
     shown, interrupted, end = b"", False, time.monotonic() + 60
     while time.monotonic() < end:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from explicit_learning.report.watch.state import WatchState
+    from explicit_learning.watch.state import WatchState
 
 __all__ = ["duration_text", "line_of", "page_of"]
 
