@@ -26,8 +26,8 @@ USAGE = Context(gate="evaluation", exit_code=ExitCode.USAGE)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a completed run directory")
-    whose = "whose answers, separated by commas: those of the base model, of the initial and of the final adapter"
-    parser.add_argument("--which", metavar="A,B", help=f"{whose} (default: all that the run has)")
+    whose = f"whose answers, separated by commas: {', '.join(get_args(Which))} (default: all that the run has but best)"
+    parser.add_argument("--which", metavar="A,B", help=whose)
     other = "answers of another adapter that fits the run's plan, such as a checkpoint's; alone unless --which is given"
     parser.add_argument("--adapter", type=Path, metavar="DIR", help=other)
     parser.add_argument("--rows", type=Path, metavar="FILE", help="evaluation rows to ask instead of the plan's")

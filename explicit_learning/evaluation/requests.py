@@ -36,16 +36,18 @@ from explicit_learning.model_files.folders import ADAPTER_FILES, adapter_sha256
 from explicit_learning.plan.reading import load_plan
 from explicit_learning.plan.typed_plan import Plan, ResolvedPaths  # noqa: TC001 - read at run time
 from explicit_learning.rundir import layout
+from explicit_learning.rundir.checkpoint_mark import read_mark
 from explicit_learning.rundir.completion_marker import read_marker
 from explicit_learning.rundir.evaluation import EvaluationIdentity, identity_of, read_evaluation
 from explicit_learning.rundir.events import gates_records, read_events
 from explicit_learning.rundir.launches import Machine  # noqa: TC001 - read at run time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping
 
     from securesystemslib.signer import CryptoSigner
 
+    from explicit_learning.errors import Fault
     from explicit_learning.plan.typed_plan import EvaluationEngine
     from explicit_learning.rundir.evaluation import Evaluation
 
@@ -60,9 +62,10 @@ __all__ = [
     "models_of_run",
 ]
 
-Which = Literal["final", "initial", "base"]
+Which = Literal["final", "best", "initial", "base"]
 OTHER = "other"  # an adapter that is named by its folder
 CONTEXT = Context(gate="evaluation")
+RESTORE = Context(gate="evaluation", fix="restore the run from a copy")
 MODULE = "explicit_learning.evaluation"
 
 
@@ -125,11 +128,12 @@ def evaluation_of_run(
     out: Path | None = None,
     known: set[str] | None = None,
 ) -> EvaluationRequest:
-    """Return the request for a run's final adapter, initial adapter, base model, or an adapter in a folder.
+    """Return the request for one of a run's adapters, its base model, or an adapter in a folder.
 
     Args:
         run: The run directory.
-        which: Whose answers are wanted: a word, or an adapter's folder.
+        which: Whose answers are wanted: a word (``best`` is the best checkpoint by the run's validations), or an
+            adapter's folder.
         questions: What is asked; by default the plan's evaluation rows.
         engine: What answers; by default what the plan says.
         plan_file: The plan that the run was started with; by default the file that the run's events name. The inputs
@@ -138,9 +142,9 @@ def evaluation_of_run(
         known: Inputs that were checked for other runs; see `frozen_paths`.
 
     Raises:
-        Refusal: If the run is not complete, its final adapter is not the marker's, its inputs are not what the plan
-            says, an adapter does not fit the plan, other rows are not in order or were trained on, or the evaluation
-            would lie in one of the inputs.
+        Refusal: If the run is not complete, its adapter is not the one that was recorded, it has no best checkpoint,
+            its inputs are not what the plan says, an adapter does not fit the plan, other rows are not in order or were
+            trained on, or the evaluation would lie in one of the inputs.
     """
     questions = questions or Questions()
     plan = _plan_of(run)
@@ -151,7 +155,7 @@ def evaluation_of_run(
         trained = started_with.resolve().parent / plan.data.dataset_manifest.path
         asked = _with_other_rows(paths, questions.rows, questions.asset_root, trained=trained)
         rows_sha256 = sha256_file(questions.rows)
-    if which == "final" and not (run / layout.COMPLETION_MARKER).is_file():
+    if which in {"final", "best"} and not (run / layout.COMPLETION_MARKER).is_file():
         raise CONTEXT.at(run).refusal(
             found=f"a run without {layout.COMPLETION_MARKER}",
             expected="a completed run",
@@ -162,6 +166,10 @@ def evaluation_of_run(
         _require_final_adapter(run, plan)
         adapter = str(run / layout.FINAL_ADAPTER)
         sha256 = adapter_sha256(run / layout.FINAL_ADAPTER)
+        marker_sha256 = sha256_file(run / layout.COMPLETION_MARKER)
+    elif which == "best":
+        checkpoint = _best_checkpoint(run)
+        adapter, sha256 = str(checkpoint), adapter_sha256(checkpoint)
         marker_sha256 = sha256_file(run / layout.COMPLETION_MARKER)
     elif which == "initial":
         if plan.initial_adapter is None:
@@ -256,24 +264,50 @@ def _require_final_adapter(run: Path, plan: Plan) -> None:
     Raises:
         Refusal: If a file is missing or another one, or the marker is that of another plan.
     """
-    marker, context = read_marker(run), Context(gate="evaluation", fix="restore the run from a copy")
+    marker = read_marker(run)
     pointer, frozen = "/identities/frozen_config_sha256", marker.identities.frozen_config_sha256
     faults = []
     if frozen != plan.frozen_config_sha256:
         expected, file = f"{plan.frozen_config_sha256}, the plan's", run / layout.COMPLETION_MARKER
-        faults.append(context.fault(file=file, pointer=pointer, found=frozen, expected=expected))
+        faults.append(RESTORE.fault(file=file, pointer=pointer, found=frozen, expected=expected))
+    faults += _adapter_faults(run / layout.FINAL_ADAPTER, marker.adapter.files, layout.COMPLETION_MARKER)
+    if faults:
+        raise Refusal(faults)
+
+
+def _best_checkpoint(run: Path) -> Path:
+    """Return the folder of a run's best checkpoint, whose adapter is as it was when the checkpoint was sealed.
+
+    Raises:
+        Refusal: If the run was not validated (exit code 64), or a file is missing or another one.
+    """
+    validated = read_marker(run).validation
+    if validated is None:
+        raise CONTEXT.at(run).refusal(
+            pointer="--which",
+            found="best, and a run that was not validated while it trained",
+            expected="a run whose plan has `validation`",
+            fix="leave it out, or name a checkpoint's folder with --adapter",
+            exit_code=ExitCode.USAGE,
+        )
+    folder = run / validated.best.checkpoint
+    recorded = {name: file.sha256 for name, file in read_mark(folder).files.items()}
+    if faults := list(_adapter_faults(folder, recorded, layout.CHECKPOINT_MARK)):
+        raise Refusal(faults)
+    return folder
+
+
+def _adapter_faults(folder: Path, recorded: Mapping[str, str], source: str) -> Iterator[Fault]:
+    """Yield what differs in the files of an adapter from the hashes that a document of the run has."""
     for name in ADAPTER_FILES:
-        path, recorded = run / layout.FINAL_ADAPTER / name, marker.adapter.files.get(name)
+        path = folder / name
         try:
             found = sha256_file(path)
         except OSError as error:
-            faults.append(read_fault(error, path, gate="evaluation", expected="a file of the final adapter"))
+            yield read_fault(error, path, gate="evaluation", expected="a file of the adapter")
             continue
-        if found != recorded:
-            expected = f"{recorded}, as in {layout.COMPLETION_MARKER}"
-            faults.append(context.fault(file=path, found=found, expected=expected))
-    if faults:
-        raise Refusal(faults)
+        if found != recorded.get(name):
+            yield RESTORE.fault(file=path, found=found, expected=f"{recorded.get(name)}, as in {source}")
 
 
 def answer_requests(requests: Iterable[EvaluationRequest]) -> list[dict[str, Any]]:

@@ -53,11 +53,11 @@ class EvaluationIdentity:
     Attributes:
         run_id: The run.
         arm: Its arm.
-        which: Whose answers: those of the ``final`` or ``initial`` adapter, of the ``base`` model, or of an ``other``
-            adapter that was named.
+        which: Whose answers: those of the ``final`` or ``initial`` adapter, of the ``best`` checkpoint, of the ``base``
+            model, or of an ``other`` adapter that was named.
         frozen_config_sha256: Identity of the run's plan.
-        completion_marker_sha256: Hash of the run's completion marker, which names the final adapter; ``None`` for the
-            others.
+        completion_marker_sha256: Hash of the run's completion marker, which names the final adapter and the best
+            checkpoint; ``None`` for the others.
         adapter_sha256: File identity of the adapter; ``None`` for the base model.
         model_snapshot_sha256: Identity of the base model.
         evaluation_manifest_sha256: Hash of the evaluation rows' file.

@@ -244,7 +244,7 @@ def _run_faults(tree: Tree, found: Evaluation, run: Tree, record: RunRecord, *, 
         expected = f"a folder {found.name}, named by what the evaluation depends on"
         yield CONTEXT.fault(file=file, found=f"an evaluation in a folder {folder}", expected=expected)
     plan, marker = record.plan, record.marker
-    if plan is None or (found.which == "final" and marker is None):
+    if plan is None or (found.which in {"final", "best"} and marker is None):
         return  # a fault of the run says so
     adapter, marker_sha256 = None, None
     if found.which == "other":
@@ -253,6 +253,12 @@ def _run_faults(tree: Tree, found: Evaluation, run: Tree, record: RunRecord, *, 
         adapter = plan.initial_adapter.sha256
     elif found.which == "final" and marker is not None:
         adapter = sha256_json({name: marker.adapter.files.get(name) for name in ADAPTER_FILES})
+        marker_sha256 = tree_sha256(run, layout.COMPLETION_MARKER)
+    elif found.which == "best" and marker is not None and marker.validation is not None:
+        mark = record.marks.get(marker.validation.best.checkpoint)
+        if mark is None:
+            return  # a fault of the run says so
+        adapter = sha256_json({name: mark.files[name].sha256 for name in ADAPTER_FILES if name in mark.files})
         marker_sha256 = tree_sha256(run, layout.COMPLETION_MARKER)
     own = identity_of(
         plan,

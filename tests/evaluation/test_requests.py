@@ -16,6 +16,7 @@ from explicit_learning.files.resources import SCHEMAS
 from explicit_learning.files.typed_json import from_json, to_json
 from explicit_learning.lock import lock_sha256
 from explicit_learning.lock.installed import lock_of_new_plan
+from explicit_learning.model_files.folders import adapter_sha256
 from explicit_learning.plan.typed_plan import Plan, ResolvedPaths
 from explicit_learning.rundir.events import GatesRecord, append_event
 from tests.support.evaluation_requests import IDENTITY, PATHS, refused
@@ -24,6 +25,7 @@ from tests.support.plans import PLAN, plan_with
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from explicit_learning.evaluation.requests import Which
     from explicit_learning.plan.typed_plan import EvaluationEngine
 
 
@@ -166,26 +168,62 @@ def test_an_evaluation_is_not_written_into_an_input_or_the_run(
     evaluation_of_run(run, "base", plan_file=run.parent / "started.json", out=run / "evaluations" / "mine")
 
 
-@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
-def test_a_final_adapter_that_is_not_the_markers_is_refused(
-    run: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setattr(requests, "frozen_paths", lambda *_, **__: PATHS)
-    folder = run / "final-adapter"
+FILES = ("adapter_config.json", "adapter_model.safetensors")
+
+
+def write_adapter(folder: Path) -> dict[str, str]:
+    """Write an adapter's files, whose contents nobody reads here, and return their hashes."""
     folder.mkdir()
+    for name in FILES:
+        (folder / name).write_text(f"{folder.name}/{name}")
+    return {name: sha256_file(folder / name) for name in FILES}
+
+
+def write_marker(run: Path, adapter: dict[str, str], **changes: object) -> None:
     marker = json.loads((SCHEMAS / "examples" / "completion-marker.json").read_text())
     marker["identities"]["frozen_config_sha256"] = PLAN["frozen_config_sha256"]
-    for file in ("adapter_config.json", "adapter_model.safetensors"):
-        (folder / file).write_text(file)
-        marker["adapter"]["files"][file] = sha256_file(folder / file)
-    (run / "training-complete.json").write_text(json.dumps(marker))
+    marker["adapter"]["files"].update(adapter)
+    (run / "training-complete.json").write_text(json.dumps(marker | changes))
+
+
+@pytest.fixture
+def best(run: Path) -> Path:
+    """The best checkpoint of the run, which is complete and was validated."""
+    folder = run / "checkpoint-5"
+    mark = json.loads((SCHEMAS / "examples" / "checkpoint-mark.json").read_text())
+    for name, sha256 in write_adapter(folder).items():
+        mark["files"][name] = {"bytes": (folder / name).stat().st_size, "sha256": sha256}
+    (folder / "complete.json").write_text(json.dumps(mark))
+    chosen = {"checkpoint": folder.name, "step": 5, "right_ratio": 0.5}
+    validation = {"groups": 2, "questions": 8, "best": chosen}
+    write_marker(run, write_adapter(run / "final-adapter"), validation=validation)
+    return folder
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("which", ["final", "best"])
+def test_an_adapter_that_is_not_the_recorded_one_is_refused(
+    run: Path, best: Path, monkeypatch: pytest.MonkeyPatch, which: Which, name: str
+) -> None:
+    monkeypatch.setattr(requests, "frozen_paths", lambda *_, **__: PATHS)
+    folder = best if which == "best" else run / "final-adapter"
 
     def request() -> EvaluationRequest:
-        return evaluation_of_run(run, "final", plan_file=run.parent / "started.json")
+        return evaluation_of_run(run, which, plan_file=run.parent / "started.json")
 
-    assert request().identity.adapter_sha256 is not None
+    assert request().adapter == str(folder)
+    assert request().identity.adapter_sha256 == adapter_sha256(folder)
+    assert request().identity.completion_marker_sha256 == sha256_file(run / "training-complete.json")
     (folder / name).write_text("another one")
     fault = refused(request)
     assert (fault.file, fault.found) == (str(folder / name), sha256_file(folder / name))
     (folder / name).unlink()
     assert refused(request).found == "no such file"
+
+
+def test_a_run_that_was_not_validated_has_no_best_checkpoint(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "frozen_paths", lambda *_, **__: PATHS)
+    write_marker(run, write_adapter(run / "final-adapter"), validation=None)
+    fault = refused(lambda: evaluation_of_run(run, "best", plan_file=run.parent / "started.json"))
+    assert (fault.pointer, fault.exit_code) == ("--which", ExitCode.USAGE)
+    assert fault.found == "best, and a run that was not validated while it trained"

@@ -18,9 +18,11 @@ from in_toto_attestation.v1.statement_pb2 import Statement as StatementMessage
 from explicit_learning.completion.envelope import wrap
 from explicit_learning.completion.evaluation_statement import build_evaluation_statement, write_evaluation_statement
 from explicit_learning.errors import Context, ExitCode, Refusal
+from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.tree import FolderTree, hash_tree
 from explicit_learning.gates.signing import named_signer, public_key_of, write_key_pair
+from explicit_learning.model_files.folders import ADAPTER_FILES
 from explicit_learning.rundir.answers import Asked, answered
 from explicit_learning.rundir.evaluation import evaluation_of, identity_of, write_evaluation
 from explicit_learning.verify.evaluations import NOT_SCORED, check_evaluation
@@ -223,6 +225,21 @@ def test_an_evaluation_of_something_else_is_found(run: Path, field: str, value: 
     restated(folder)
     moved = folder.rename(folder.with_name(evaluation_of(FolderTree(folder)).name))
     assert places(verified(run), moved) == [("evaluation.json", f"/{field}")]
+
+
+def test_an_evaluation_of_the_best_checkpoint_has_the_adapter_that_was_sealed_in_it(run: Path) -> None:
+    chosen = {"checkpoint": "checkpoint-3", "step": 3, "right_ratio": 0.5}
+    marker = run / "training-complete.json"
+    edit(marker, lambda value: value.update(validation={"groups": 1, "questions": 3, "best": chosen}))
+    sealed = json.loads((run / "checkpoint-3" / "complete.json").read_text())["files"]
+    adapter = sha256_json({name: sealed[name]["sha256"] for name in ADAPTER_FILES})
+    own = {"completion_marker_sha256": sha256_file(marker)}
+    honest = evaluate_run(run, "best", adapter_sha256=adapter, **own)
+    forged = evaluate_run(run, "best", adapter_sha256="0" * 64, **own)
+    found = verified(run).faults
+    assert [fault.pointer for fault in found if str(fault.file) == str(honest / "evaluation.json")] == []
+    told = [(fault.pointer, fault.expected) for fault in found if str(fault.file) == str(forged / "evaluation.json")]
+    assert told == [("/adapter_sha256", f'"{adapter}", as the run says')]
 
 
 def test_changed_numbers_and_another_lock_and_another_folder_are_found(run: Path) -> None:

@@ -35,8 +35,14 @@ NOTHING = "–"
 DOWNSAMPLED = (
     "Curves show means of up to {window:,} steps each, and the smallest and largest value among them as a shade."
 )
-ORDER = ("base", "initial", "final", "other")
-NAMES = {"base": "base model", "initial": "initial adapter", "final": "final adapter", "other": "another adapter"}
+ORDER = ("base", "initial", "final", "best", "other")
+NAMES = {
+    "base": "base model",
+    "initial": "initial adapter",
+    "final": "final adapter",
+    "best": "best checkpoint",
+    "other": "another adapter",
+}
 KINDS = {
     "best": "highest reward",
     "worst": "lowest reward",
