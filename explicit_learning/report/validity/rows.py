@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from explicit_learning.experiment.document import Experiment
     from explicit_learning.report.compare.measures import Measured
     from explicit_learning.rundir.evaluation import Evaluation
 
-__all__ = ["BASE", "STUDIES", "StudyRow", "merged", "read_study", "row_of_run", "write_study"]
+__all__ = ["BASE", "STUDIES", "StudyRow", "merged", "read_study", "row_of_run", "settings_of", "write_study"]
 
 GATE = "validity"
 CONTEXT = Context(gate=GATE, fix="remove the file, and run tools/validity again")
@@ -42,6 +43,7 @@ class StudyRow:
     study: str
     arm: str
     seed: int
+    settings_sha256: str
     code_commit: str
     frozen_config_sha256: str
     adapter_tensors_sha256: str | None
@@ -70,11 +72,18 @@ class StudyRow:
         }
 
 
-def row_of_run(study: str, run: Path, evaluation: Path, *, of_base: bool = False) -> StudyRow:
+def settings_of(experiment: Experiment) -> str:
+    """Return the identity of a study's settings: its data, its arms and their drafts, whatever the seeds."""
+    stages = {kind: [stage.draft for stage in getattr(experiment, kind)] for kind in ("sft", "rl")}
+    return sha256_json({"data": experiment.data, "initial_adapter_from": experiment.initial_adapter_from} | stages)
+
+
+def row_of_run(study: str, settings_sha256: str, run: Path, evaluation: Path, *, of_base: bool = False) -> StudyRow:
     """Return the row of a completed run, or of the base model that it started from.
 
     Args:
         study: The study's name.
+        settings_sha256: Identity of its settings (see `settings_of`).
         run: The run directory.
         evaluation: The folder of the evaluation.
         of_base: Whether the evaluation is of the base model.
@@ -99,6 +108,7 @@ def row_of_run(study: str, run: Path, evaluation: Path, *, of_base: bool = False
         study=study,
         arm=BASE if of_base else marker.arm,
         seed=marker.seed,
+        settings_sha256=settings_sha256,
         code_commit=marker.identities.running_commit,
         frozen_config_sha256=marker.identities.frozen_config_sha256,
         adapter_tensors_sha256=None if of_base else marker.identities.final_adapter_tensors_sha256,
@@ -130,7 +140,8 @@ def read_study(file: Path) -> list[StudyRow]:
     """Return the rows of a file; none if it is not there.
 
     Raises:
-        Refusal: If a line breaks its schema, two rows are of one run, or rows of one study are about other questions.
+        Refusal: If a line breaks its schema, two rows are of one run, or rows of one study are about other questions or
+            were made with other settings.
     """
     if not file.exists():
         return []
@@ -150,17 +161,18 @@ def _require_same_questions(file: Path, rows: Iterable[StudyRow]) -> None:
     """Refuse rows of one study that cannot be paired by base item.
 
     Raises:
-        Refusal: If rows of a study answered other questions, or by another engine.
+        Refusal: If rows of a study answered other questions, or by another engine, or were made with other settings.
     """
     studies: dict[str, dict[tuple[object, ...], StudyRow]] = {}
     for row in rows:
-        asked = (row.evaluation_manifest_sha256, row.items_sha256, row.items, tuple(sorted(row.right)), row.engine)
+        questions = (row.evaluation_manifest_sha256, row.items_sha256, row.items, tuple(sorted(row.right)))
+        asked = (row.settings_sha256, questions, row.engine)
         studies.setdefault(row.study, {}).setdefault(asked, row)
     for study, kinds in studies.items():
         if len(kinds) > 1:
             names = ", ".join(f"{row.arm} seed {row.seed}" for row in kinds.values())
-            found = f"rows of {study} about {len(kinds)} sets of questions or by several engines, the first: {names}"
-            expected = "the same evaluation rows, base items, measures and engine in all rows of a study"
+            found = f"rows of {study} with {len(kinds)} kinds of settings, questions or engine, the first: {names}"
+            expected = "the same drafts, evaluation rows, base items, measures and engine in all rows of a study"
             raise CONTEXT.refusal(file=file, found=found, expected=expected)
 
 

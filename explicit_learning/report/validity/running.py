@@ -13,7 +13,15 @@ from explicit_learning.experiment.runner import run_experiment
 from explicit_learning.files.progress import say
 from explicit_learning.files.resources import PLANS
 from explicit_learning.files.tree import FolderTree
-from explicit_learning.report.validity.rows import BASE, merged, read_study, row_of_run, write_study
+from explicit_learning.report.validity.rows import (
+    BASE,
+    CONTEXT,
+    merged,
+    read_study,
+    row_of_run,
+    settings_of,
+    write_study,
+)
 from explicit_learning.verify.verifying import verify_run
 
 if TYPE_CHECKING:
@@ -52,11 +60,20 @@ def run_study(
         count_sft: Counts an SFT pass (see `explicit_learning.freeze.freezing.freeze`).
 
     Raises:
-        Refusal: If a run ends with another exit code than 0, or does not verify.
+        Refusal: If rows of the study were made with other settings, a run ends with another exit code than 0, or one
+            does not verify.
         OSError: If the rows cannot be written.
     """
     experiment = replace(read_experiment(PLANS / "validity" / f"{name}.json"), seeds=(seed,))
-    known_keys = {row.key for row in read_study(rows)}
+    settings = settings_of(experiment)
+    kept = [row for row in read_study(rows) if row.study == name]
+    if {row.settings_sha256 for row in kept} - {settings}:
+        raise CONTEXT.at(rows).refusal(
+            found=f"rows of {name} that were made with other drafts, data or arms",
+            expected=f"rows of the settings that plans/validity/{name}.json has now",
+            fix=f"remove the rows of {name}, and run this again",
+        )
+    known_keys = {row.key for row in kept}
     if {(name, seed, arm) for arm in _arms_of(experiment)} <= known_keys:
         say(f"{name}, seed {seed}: all rows are in {rows}")
         return
@@ -67,9 +84,9 @@ def run_study(
         newest = runs[-1]
         if found.get((name, seed, newest.arm)) == newest.plan["frozen_config_sha256"]:
             return
-        new = [_row(name, newest, of_base=False)]
+        new = [_row(name, settings, newest, of_base=False)]
         if newest.plan["initial_adapter"] is None:
-            new.append(_row(name, newest, of_base=True))
+            new.append(_row(name, settings, newest, of_base=True))
         write_study(rows, merged(known, new))
         say(f"{name}, seed {seed}: {newest.arm} is in {rows}")
 
@@ -82,9 +99,9 @@ def _arms_of(experiment: Experiment) -> set[str]:
     return {BASE, *(stage.arm for stage in (*experiment.sft, *experiment.rl))}
 
 
-def _row(name: str, run: RunOfStage, *, of_base: bool) -> StudyRow:
+def _row(name: str, settings: str, run: RunOfStage, *, of_base: bool) -> StudyRow:
     request = evaluation_of_run(run.folder, BASE if of_base else "final")
     answer_requests([request])
     if faults := verify_run(FolderTree(run.folder)).faults:
         raise Refusal(faults)
-    return row_of_run(name, run.folder, Path(request.out).parent, of_base=of_base)
+    return row_of_run(name, settings, run.folder, Path(request.out).parent, of_base=of_base)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from explicit_learning.rundir.answers import Answer
 
 PREFERENCE = Preference(body="7", log_prob=-0.5, abstention_log_prob=-2.5)
+SETTINGS = "5" * 64
 GROUPS = [f"group-{number}" for number in range(6)]
 RIGHT = (0, 2, 3, 4)  # groups whose FULL question is answered right: 101110, filled up to 1011 1000
 
@@ -51,7 +52,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_row_holds_on_which_items_a_run_was_right(run: Path) -> None:
-    row = row_of_run("certificate", run, evaluate_run(run, answers=answers()))
+    row = row_of_run("certificate", SETTINGS, run, evaluate_run(run, answers=answers()))
     assert (row.study, row.arm, row.seed, row.items) == ("certificate", "sft_certificate", 0, 6)
     assert row.right == {
         "full_accuracy": "b8",
@@ -68,7 +69,7 @@ def test_a_row_holds_on_which_items_a_run_was_right(run: Path) -> None:
 
 
 def test_a_row_of_the_base_model_has_nothing_that_was_trained(run: Path) -> None:
-    row = row_of_run("certificate", run, evaluate_run(run, "base", answers=answers()), of_base=True)
+    row = row_of_run("certificate", SETTINGS, run, evaluate_run(run, "base", answers=answers()), of_base=True)
     assert (row.arm, row.adapter_tensors_sha256, row.optimizer_steps, row.sampled_tokens) == ("base", None, 0, None)
 
 
@@ -77,7 +78,7 @@ def test_an_evaluation_without_confidence_or_with_several_rows_of_an_item_is_ref
     twice = [*answers(), answer_to("FULL", "7", number=99, group=GROUPS[0], preference=PREFERENCE)]
     for changed, found in ((without, "without confidence"), (twice, "other rows")):
         with pytest.raises(Refusal, match=found):
-            row_of_run("certificate", run, evaluate_run(run, answers=changed))
+            row_of_run("certificate", SETTINGS, run, evaluate_run(run, answers=changed))
 
 
 def test_rows_are_kept_in_order_and_replaced_by_newer_ones_of_the_same_run(tmp_path: Path) -> None:
@@ -98,10 +99,16 @@ def test_two_rows_of_a_run_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"items_sha256": "1" * 64}, {"evaluation_manifest_sha256": "1" * 64}, {"engine": "vllm"}]
+    "change",
+    [
+        {"items_sha256": "1" * 64},
+        {"evaluation_manifest_sha256": "1" * 64},
+        {"engine": "vllm"},
+        {"settings_sha256": "1" * 64},
+    ],
 )
-def test_rows_of_a_study_about_other_questions_are_refused(change: dict[str, str], tmp_path: Path) -> None:
+def test_rows_of_a_study_that_cannot_be_compared_are_refused(change: dict[str, str], tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     write_study(file, [STUDY_ROW, replace(STUDY_ROW, seed=STUDY_ROW.seed + 1, **change)])  # type: ignore[arg-type] # fields by name
-    with pytest.raises(Refusal, match="2 sets of questions"):
+    with pytest.raises(Refusal, match="2 kinds of settings, questions or engine"):
         read_study(file)

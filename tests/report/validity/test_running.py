@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from explicit_learning.arms import ARMS
+from explicit_learning.errors import Refusal
 from explicit_learning.experiment.document import read_experiment
-from explicit_learning.files.resources import PLANS
+from explicit_learning.files.resources import PLANS, ROOT
 from explicit_learning.launch.signals import StopRequest
 from explicit_learning.report.validity import running
-from explicit_learning.report.validity.rows import BASE, STUDIES, write_study
+from explicit_learning.report.validity.rows import BASE, STUDIES, read_study, settings_of, write_study
 from explicit_learning.report.validity.running import run_study
 from tests.support.validity import STUDY_ROW
 
@@ -38,7 +39,8 @@ def test_a_seed_whose_rows_are_all_there_is_left_out(tmp_path: Path, monkeypatch
     monkeypatch.setattr(running, "run_experiment", lambda experiment, **_: started.append(experiment.seeds))
     rows = tmp_path / "rows.jsonl"
     arms = [BASE, "sft_certificate", "answer_grpo", "intervention_grpo", "evi_po"]
-    write_study(rows, [replace(STUDY_ROW, study="operators", arm=arm) for arm in arms])
+    settings = settings_of(read_experiment(PLANS / "validity" / "operators.json"))
+    write_study(rows, [replace(STUDY_ROW, study="operators", arm=arm, settings_sha256=settings) for arm in arms])
     for seed in (0, 1):
         run_study(
             "operators",
@@ -50,3 +52,39 @@ def test_a_seed_whose_rows_are_all_there_is_left_out(tmp_path: Path, monkeypatch
             count_sft=lambda *_: pytest.fail("nothing is frozen"),
         )
     assert started == [(1,)]
+
+
+def test_rows_of_other_settings_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "run_experiment", lambda *_, **__: pytest.fail("nothing is run"))
+    rows = tmp_path / "rows.jsonl"
+    write_study(rows, [replace(STUDY_ROW, study="operators")])
+    with pytest.raises(Refusal, match="rows of operators that were made with other drafts, data or arms"):
+        run_study(
+            "operators",
+            0,
+            out=tmp_path,
+            rows=rows,
+            jobs=1,
+            stop=StopRequest(),
+            count_sft=lambda *_: pytest.fail("nothing is frozen"),
+        )
+
+
+def test_settings_are_drafts_data_and_arms_and_not_seeds() -> None:
+    experiment = read_experiment(PLANS / "validity" / "operators.json")
+    settings = settings_of(experiment)
+    assert settings_of(replace(experiment, seeds=(7,), name="other")) == settings
+    [first, *rest] = experiment.rl
+    changed = replace(first, draft=first.draft | {"optimisation": {"max_steps": 1}})
+    for other in (
+        replace(experiment, rl=tuple(rest)),
+        replace(experiment, rl=(changed, *rest)),
+        replace(experiment, data={"digits": {"seed": 2, "size": "validity"}}),
+        replace(experiment, initial_adapter_from="sft_answer"),
+    ):
+        assert settings_of(other) != settings
+
+
+def test_the_rows_have_the_settings_of_the_experiments() -> None:
+    for row in read_study(ROOT / "docs" / "validity" / "rows.jsonl"):
+        assert row.settings_sha256 == settings_of(read_experiment(PLANS / "validity" / f"{row.study}.json"))
