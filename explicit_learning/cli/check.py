@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from explicit_learning.cli.output import (
     print_warnings,
 )
 from explicit_learning.cli.paths import folder_path
+from explicit_learning.files.remembered_hashes import remembering_hashes
 from explicit_learning.gates.check import check_plan
 from explicit_learning.gates.memory import memory_text
 from explicit_learning.inputs.lora_targets import planned_targets, targets_text
@@ -32,6 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="a frozen plan")
     parser.add_argument("--out", type=folder_path, metavar="DIR", help="run folder (default: that of `el run`)")
+    deep = "hash every input again, even one that did not change since an earlier check; `el run` always does"
+    parser.add_argument("--deep", action="store_true", help=deep)
     add_accept_argument(parser)
     add_json_argument(parser)
 
@@ -41,7 +45,8 @@ def run(args: argparse.Namespace) -> ExitCode:
     document = read_plan(args.plan)
     plan = document.plan
     out = args.out if args.out or plan is None else default_run_folder(plan.run_id)
-    checked = check_plan(document, out=out, accept_changes=args.accept_changes)
+    with nullcontext() if args.deep else remembering_hashes() as memory:
+        checked = check_plan(document, out=out, accept_changes=args.accept_changes)
     warnings = checked.warnings
     print_warnings(args.plan, warnings)
     print_not_checked(checked.not_checked)
@@ -53,6 +58,9 @@ def run(args: argparse.Namespace) -> ExitCode:
             print(targets_text(targets), file=sys.stderr)
     if checked.memory and not args.json:
         print(memory_text(checked.memory), file=sys.stderr)
+    if memory and memory.files and not args.json:
+        what = f"{memory.files:,} files ({memory.size / 1e6:,.0f} MB)"
+        print(f"not hashed again: {what} that did not change since an earlier check (--deep does)", file=sys.stderr)
     return answer(
         checked.faults,
         as_json=args.json,
@@ -60,4 +68,5 @@ def run(args: argparse.Namespace) -> ExitCode:
         adapted_modules=list(targets),
         not_checked=list(checked.not_checked),
         memory=checked.memory.to_json() if checked.memory else None,
+        not_hashed_again=memory.files if memory else 0,
     )

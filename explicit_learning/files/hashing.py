@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from explicit_learning.files.canonical import sha256_json
 from explicit_learning.files.progress import progress
 from explicit_learning.files.regular import open_regular
+from explicit_learning.files.remembered_hashes import hash_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -62,19 +64,27 @@ def sha256_stream(stream: BinaryIO, advance: Callable[[int], None] | None = None
 def hash_files(paths: Iterable[Path], *, progress_label: str = "hashing") -> dict[Path, str]:
     """Hash many files at once, with progress when it takes long. hashlib frees the interpreter lock, so threads do.
 
-    Small files go to a thread together: handing over a file of a few kilobytes costs more than hashing it.
+    Small files go to a thread together: handing over a file of a few kilobytes costs more than hashing it. Inside
+    `remembering_hashes` a file that did not change since it was hashed is not read.
 
     Raises:
         OSError: For the first file that cannot be read.
     """
-    sizes = {path: path.stat().st_size for path in paths}
+    statuses = {path: path.stat() for path in paths}
+    memory = hash_memory()
+    known = memory.known(statuses) if memory else {}
+    sizes = {path: status.st_size for path, status in statuses.items() if path not in known}
+    begun_ns = time.time_ns()
 
     def hashed(batch: list[Path]) -> list[str]:
         return [sha256_file(path, advance) for path in batch]
 
     with progress(progress_label, sum(sizes.values()), "B") as advance, ThreadPoolExecutor(THREADS) as pool:
         digests = [digest for batch in pool.map(hashed, _batches(sizes)) for digest in batch]
-    return dict(zip(sizes, digests, strict=True))
+    new = dict(zip(sizes, digests, strict=True))
+    if memory:
+        memory.note(new, statuses, begun_ns=begun_ns)
+    return {path: new[path] if path in new else known[path] for path in statuses}
 
 
 def _batches(sizes: dict[Path, int]) -> Iterator[list[Path]]:
