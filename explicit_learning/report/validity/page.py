@@ -37,18 +37,17 @@ FULL = "full_accuracy"
 
 
 def write_page(page: Path, rows: Path) -> None:
-    """Make the tables of a page, the page of single runs, and the plots beside the rows.
+    """Make the tables of a page, and in the folder of its name the page of single runs and the plots.
 
     Raises:
         Refusal: If the rows cannot be read, or the page names a table that there is none of.
-        OSError: If a file cannot be written.
+        OSError: If a file cannot be read or written.
     """
-    study = read_study(rows)
-    text = page_text(page.read_text(encoding="utf-8"), study, file=page)
-    runs = page_text((rows.parent / "runs.md").read_text(encoding="utf-8"), study, file=rows.parent / "runs.md")
-    write_plots(rows.parent, study)
-    write_text(page, text)
-    write_text(rows.parent / "runs.md", runs)
+    study, folder = read_study(rows), page.with_suffix("")
+    texts = {file: page_text(file.read_text("utf-8"), study, file=file) for file in (page, folder / "runs.md")}
+    write_plots(folder, study)
+    for file, text in texts.items():
+        write_text(file, text)
 
 
 def page_text(text: str, rows: Sequence[StudyRow], *, file: Path) -> str:

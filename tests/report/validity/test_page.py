@@ -92,15 +92,15 @@ def test_a_table_that_there_is_none_of_is_refused(name: str, tmp_path: Path) -> 
 def test_the_same_rows_give_the_same_files(tmp_path: Path) -> None:
     digests = []
     for folder in (tmp_path / "one", tmp_path / "two"):
-        (folder / "study").mkdir(parents=True)
-        write_study(folder / "study" / "rows.jsonl", rows())
+        (folder / "page").mkdir(parents=True)
+        write_study(folder / "rows.jsonl", rows())
         (folder / "page.md").write_text(PAGE.format("rates-certificate"))
-        (folder / "study" / "runs.md").write_text(PAGE.format("runs-certificate"))
-        write_page(folder / "page.md", folder / "study" / "rows.jsonl")
+        (folder / "page" / "runs.md").write_text(PAGE.format("runs-certificate"))
+        write_page(folder / "page.md", folder / "rows.jsonl")
         digests.append(
             [
                 hashlib.sha256((folder / name).read_bytes()).hexdigest()
-                for name in ("page.md", "study/runs.md", "study/certificate.svg")
+                for name in ("page.md", "page/runs.md", "page/certificate.svg")
             ]
         )
     assert digests[0] == digests[1]
