@@ -1,0 +1,1 @@
+"""Figures that must hold, each a ratio measured in one run: `make bench`."""
