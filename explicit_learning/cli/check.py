@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.cli.output import (
@@ -13,7 +12,7 @@ from explicit_learning.cli.output import (
     print_not_checked,
     print_warnings,
 )
-from explicit_learning.cli.paths import folder_path
+from explicit_learning.cli.paths import given_path
 from explicit_learning.gates.check import check_plan
 from explicit_learning.gates.memory import memory_text
 from explicit_learning.inputs.lora_targets import planned_targets, targets_text
@@ -30,8 +29,8 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("plan", type=Path, metavar="PLAN", help="a frozen plan")
-    parser.add_argument("--out", type=folder_path, metavar="DIR", help="run folder (default: that of `el run`)")
+    parser.add_argument("plan", type=given_path, metavar="PLAN", help="a frozen plan")
+    parser.add_argument("--out", type=given_path, metavar="DIR", help="run folder (default: that of `el run`)")
     add_accept_argument(parser)
     add_json_argument(parser)
 
