@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.cli.output import (
@@ -14,7 +13,7 @@ from explicit_learning.cli.output import (
     print_not_checked,
     print_warnings,
 )
-from explicit_learning.cli.paths import folder_path
+from explicit_learning.cli.paths import given_path
 from explicit_learning.files.remembered_hashes import remembering_hashes
 from explicit_learning.gates.check import check_plan
 from explicit_learning.gates.memory import memory_text
@@ -32,8 +31,8 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("plan", type=Path, metavar="PLAN", help="a frozen plan")
-    parser.add_argument("--out", type=folder_path, metavar="DIR", help="run folder (default: that of `el run`)")
+    parser.add_argument("plan", type=given_path, metavar="PLAN", help="a frozen plan")
+    parser.add_argument("--out", type=given_path, metavar="DIR", help="run folder (default: that of `el run`)")
     deep = "hash every input again, even one that did not change since an earlier check; `el run` always does"
     parser.add_argument("--deep", action="store_true", help=deep)
     add_accept_argument(parser)

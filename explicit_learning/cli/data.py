@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from explicit_learning.cli import data_build, data_show
 from explicit_learning.cli.numbers import seed
 from explicit_learning.cli.output import add_json_argument, answer
-from explicit_learning.cli.paths import folder_path
+from explicit_learning.cli.paths import given_path
 from explicit_learning.data.dataset import load_dataset_manifest
 from explicit_learning.freeze.draft import DIGITS_SIZES
 from explicit_learning.freeze.draft_data import write_digits
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
     digits = kinds.add_parser("digits", help="the embedded dataset of handwritten digits")
-    digits.add_argument("--out", type=folder_path, required=True, metavar="DIR", help="folder to make")
+    digits.add_argument("--out", type=given_path, required=True, metavar="DIR", help="folder to make")
     digits.add_argument("--seed", type=seed, default=0, help="the same seed gives the same bytes (default 0)")
     digits.add_argument("--size", choices=DIGITS_SIZES, default="demo", help="how much (default demo)")
     add_json_argument(digits)

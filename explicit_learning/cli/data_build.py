@@ -6,12 +6,11 @@ import re
 import sys
 from argparse import ArgumentTypeError
 from fractions import Fraction
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.cli.numbers import positive, seed
 from explicit_learning.cli.output import add_json_argument, answer
-from explicit_learning.cli.paths import folder_path
+from explicit_learning.cli.paths import given_path
 from explicit_learning.data.answers import AnswerType
 from explicit_learning.data.build.options import (
     DEFAULT_EVALUATION_OPERATOR,
@@ -34,6 +33,7 @@ from explicit_learning.launch.signals import StopRequest, stop_signals_to
 
 if TYPE_CHECKING:
     import argparse
+    from pathlib import Path
 
     from explicit_learning.data.build.report import Built
     from explicit_learning.data.build.source import Source
@@ -48,15 +48,15 @@ _USAGE = Context(gate="usage", exit_code=ExitCode.USAGE)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("source", type=Path, metavar="SOURCE", help="a file of rows, or a folder of such files")
-    parser.add_argument("-o", "--out", type=folder_path, required=True, metavar="DIR", help="folder to make")
+    parser.add_argument("source", type=given_path, metavar="SOURCE", help="a file of rows, or a folder of such files")
+    parser.add_argument("-o", "--out", type=given_path, required=True, metavar="DIR", help="folder to make")
     of_source = parser.add_argument_group("the source")
     forms = (AUTO_FORM, *FORMS)
     of_source.add_argument("--form", choices=forms, default=AUTO_FORM, help=f"its form (default {AUTO_FORM})")
     text = "take a field of a row from another one of the source, as question=text; may be repeated"
     of_source.add_argument("--map", type=_mapped, action="append", default=[], metavar="FIELD=NAME", help=text)
     text = "folder that the images' paths start at (default: the source's)"
-    of_source.add_argument("--images", type=folder_path, metavar="DIR", help=text)
+    of_source.add_argument("--images", type=given_path, metavar="DIR", help=text)
     boxes = tuple(form.value for form in BoxFormat)
     of_source.add_argument("--boxes", choices=boxes, help="what a box's four numbers mean (default: as the form says)")
     types = ("auto", *(kind.value for kind in AnswerType))

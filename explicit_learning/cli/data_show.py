@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.cli.numbers import image_tokens, positive, seed
 from explicit_learning.cli.output import add_json_argument, answer, print_warnings, show
-from explicit_learning.cli.paths import folder_path
+from explicit_learning.cli.paths import given_path
 from explicit_learning.data.dataset_manifest import MANIFEST_NAME, load_dataset_manifest
 from explicit_learning.data.preflight import Tokens
 from explicit_learning.data.prompt import load_system_prompt
@@ -23,6 +22,7 @@ from explicit_learning.report.sheet.sheet import require_sheet, write_sheet
 
 if TYPE_CHECKING:
     import argparse
+    from pathlib import Path
 
 __all__ = ["add_arguments", "run"]
 
@@ -34,13 +34,13 @@ GROUPS = 12
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("folder", type=folder_path, metavar="DIR", help=f"a dataset: a folder with {MANIFEST_NAME}")
+    parser.add_argument("folder", type=given_path, metavar="DIR", help=f"a dataset: a folder with {MANIFEST_NAME}")
     model = "count prompts in the tokens of this model, images included, with prompts/common_system.txt"
-    parser.add_argument("--model", type=folder_path, metavar="DIR", help=model)
+    parser.add_argument("--model", type=given_path, metavar="DIR", help=model)
     limit = "a plan's generation.max_image_tokens (default: the model's own limit)"
     parser.add_argument("--max-image-tokens", type=image_tokens, metavar="N", help=limit)
     sheet = "write a contact sheet: one page (.html) or a picture (.png); nothing may be there yet"
-    parser.add_argument("--sheet", type=Path, metavar="FILE", help=sheet)
+    parser.add_argument("--sheet", type=given_path, metavar="FILE", help=sheet)
     parser.add_argument("--groups", type=positive, default=GROUPS, metavar="N", help=f"on the sheet (default {GROUPS})")
     parser.add_argument("--seed", type=seed, default=0, help="which groups are drawn for the sheet (default 0)")
     add_json_argument(parser)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from explicit_learning.cli.experiment import run_and_print
 from explicit_learning.cli.numbers import positive, seed
 from explicit_learning.cli.output import add_json_argument
-from explicit_learning.cli.paths import folder_path
+from explicit_learning.cli.paths import given_path
 from explicit_learning.errors import Refusal
 from explicit_learning.evaluation.environment import engine_faults
 from explicit_learning.experiment.document import narrow, read_experiment
@@ -42,7 +42,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("--out", type=folder_path, metavar="DIR", help=f"where everything goes (default {DEFAULT_OUT})")
+    parser.add_argument("--out", type=given_path, metavar="DIR", help=f"where everything goes (default {DEFAULT_OUT})")
     engine = "what samples in RL arms and answers held-out questions: the trainer's own model (default), or vLLM"
     parser.add_argument("--engine", choices=get_args(EvaluationEngine), default="exact", help=engine)
     parser.add_argument("--quick", action="store_true", help="fewer rows and steps")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explicit_learning.cli.output import add_json_argument, answer, show
-from explicit_learning.cli.paths import folder_path
+from explicit_learning.cli.paths import given_path
 from explicit_learning.errors import Refusal
 from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.typed_json import checked_json
@@ -27,8 +27,8 @@ GATE = "diff"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("a", type=folder_path, metavar="A", help="a run directory or an archive; complete or not")
-    parser.add_argument("b", type=folder_path, metavar="B", help="another one")
+    parser.add_argument("a", type=given_path, metavar="A", help="a run directory or an archive; complete or not")
+    parser.add_argument("b", type=given_path, metavar="B", help="another one")
     add_json_argument(parser)
 
 

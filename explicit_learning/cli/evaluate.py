@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from explicit_learning.cli.numbers import base_items
 from explicit_learning.cli.output import add_json_argument, answer, show
-from explicit_learning.cli.paths import folder_path
+from explicit_learning.cli.paths import given_path
 from explicit_learning.errors import Context, ExitCode
 from explicit_learning.evaluation.requests import Questions, Which, answer_requests, evaluation_of_run, models_of_run
 from explicit_learning.plan.typed_plan import EvaluationEngine
@@ -15,6 +14,7 @@ from explicit_learning.report.outcomes import outcomes_text
 
 if TYPE_CHECKING:
     import argparse
+    from pathlib import Path
 
     from explicit_learning.evaluation.requests import EvaluationRequest
 
@@ -25,21 +25,21 @@ USAGE = Context(gate="evaluation", exit_code=ExitCode.USAGE)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a completed run directory")
+    parser.add_argument("runs", type=given_path, nargs="+", metavar="RUN", help="a completed run directory")
     whose = f"whose answers, separated by commas: {', '.join(get_args(Which))} (default: all that the run has but best)"
     parser.add_argument("--which", metavar="A,B", help=whose)
     other = "answers of another adapter that fits the run's plan, such as a checkpoint's; alone unless --which is given"
-    parser.add_argument("--adapter", type=Path, metavar="DIR", help=other)
-    parser.add_argument("--rows", type=Path, metavar="FILE", help="evaluation rows to ask instead of the plan's")
+    parser.add_argument("--adapter", type=given_path, metavar="DIR", help=other)
+    parser.add_argument("--rows", type=given_path, metavar="FILE", help="evaluation rows to ask instead of the plan's")
     place = "where the images of --rows lie (default: in the folder of the file)"
-    parser.add_argument("--assets", type=Path, metavar="DIR", help=place)
+    parser.add_argument("--assets", type=given_path, metavar="DIR", help=place)
     limit = "ask about so many base items only, drawn by their names"
     parser.add_argument("--limit", type=base_items, metavar="N", help=limit)
     engine = "what answers: the trainer's own model, or vLLM; by default the plan's generation.evaluation_engine"
     parser.add_argument("--engine", choices=get_args(EvaluationEngine), help=engine)
-    parser.add_argument("--plan", type=Path, help="the plan a run was started with, if it moved")
+    parser.add_argument("--plan", type=given_path, help="the plan a run was started with, if it moved")
     place = "the folder for the evaluations, each in a folder of its own; by default RUN/evaluations"
-    parser.add_argument("--out", type=folder_path, help=place)
+    parser.add_argument("--out", type=given_path, help=place)
     add_json_argument(parser)
 
 

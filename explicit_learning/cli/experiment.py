@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.cli.freeze import count_sft
@@ -15,7 +14,7 @@ from explicit_learning.cli.output import (
     counted_faults,
     show,
 )
-from explicit_learning.cli.paths import folder_path
+from explicit_learning.cli.paths import given_path
 from explicit_learning.experiment.document import read_experiment
 from explicit_learning.experiment.runner import run_experiment
 from explicit_learning.files.progress import say
@@ -26,6 +25,7 @@ from explicit_learning.report.run.reporting import report_runs
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+    from pathlib import Path
 
     from explicit_learning.errors import ExitCode, Fault
     from explicit_learning.experiment.document import Experiment
@@ -36,8 +36,8 @@ __all__ = ["add_arguments", "run", "run_and_print"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("document", type=Path, metavar="DOC", help="an experiment document; see plans/demo")
-    parser.add_argument("--out", type=folder_path, required=True, metavar="DIR", help="where everything goes")
+    parser.add_argument("document", type=given_path, metavar="DOC", help="an experiment document; see plans/demo")
+    parser.add_argument("--out", type=given_path, required=True, metavar="DIR", help="where everything goes")
     jobs = "RL runs at once (default 1); runs on GPUs would get in each other's way"
     parser.add_argument("--jobs", type=positive, default=1, metavar="N", help=jobs)
     add_accept_argument(parser)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.cli.output import add_json_argument, answer, show
-from explicit_learning.cli.paths import folder_path
+from explicit_learning.cli.paths import given_path
 from explicit_learning.errors import Context, ExitCode
 from explicit_learning.export.exporting import export_run
 from explicit_learning.files.typed_json import to_json
@@ -25,16 +24,16 @@ CONTEXT = Context(gate="usage", fix="see `el export --help`", exit_code=ExitCode
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument(
-        "run", type=folder_path, metavar="RUN", help="a completed run, or an archive that `el pack` wrote"
+        "run", type=given_path, metavar="RUN", help="a completed run, or an archive that `el pack` wrote"
     )
     place = "the folder that is written; nothing may be there but an empty folder"
-    parser.add_argument("-o", "--out", type=folder_path, required=True, metavar="DIR", help=place)
+    parser.add_argument("-o", "--out", type=given_path, required=True, metavar="DIR", help=place)
     merged = "merge the adapter into the base model's weights, in float32, and compare the result with both"
     parser.add_argument("--merged", action="store_true", help=merged)
     dtype = "type that merged weights are written in; by default, that of the base model"
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), help=dtype)
     plan = "the plan file beside the run's inputs (default: the one that the run was started with)"
-    parser.add_argument("--plan", type=Path, metavar="PLAN", help=plan)
+    parser.add_argument("--plan", type=given_path, metavar="PLAN", help=plan)
     add_json_argument(parser)
 
 

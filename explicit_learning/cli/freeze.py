@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.cli.output import add_json_argument, answer
+from explicit_learning.cli.paths import given_path
 from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.files.strict_json import parse_json
 from explicit_learning.files.typed_json import from_json
@@ -31,8 +32,10 @@ PATHS = ("model.path", "initial_adapter.path", "prompt.path", "data.manifest")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("draft", type=Path, metavar="DRAFT", help="what a person wrote; see plans/")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="PLAN", help="where the plan is written")
+    parser.add_argument("draft", type=given_path, metavar="DRAFT", help="what a person wrote; see plans/")
+    parser.add_argument(
+        "-o", "--output", type=given_path, required=True, metavar="PLAN", help="where the plan is written"
+    )
     parser.add_argument(
         "--set",
         action="append",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explicit_learning.cli.output import add_json_argument, answer, show
-from explicit_learning.cli.paths import folder_path
+from explicit_learning.cli.paths import given_path
 from explicit_learning.freeze.starter import write_starter
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("folder", type=folder_path, metavar="DIR", help="folder to make")
+    parser.add_argument("folder", type=given_path, metavar="DIR", help="folder to make")
     add_json_argument(parser)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.cli.output import add_json_argument, answer, show
+from explicit_learning.cli.paths import given_path
 from explicit_learning.errors import Refusal
 from explicit_learning.files.child_environment import KEY_VARIABLE
 from explicit_learning.files.os_errors import write_fault
@@ -24,7 +25,7 @@ DEFAULT = Path("explicit-signing-key.pem")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     where = f"file of the private key (default: {DEFAULT}); the public key is written beside it, as FILE.pub"
-    parser.add_argument("-o", "--out", type=Path, default=DEFAULT, metavar="FILE", help=where)
+    parser.add_argument("-o", "--out", type=given_path, default=DEFAULT, metavar="FILE", help=where)
     add_json_argument(parser)
 
 

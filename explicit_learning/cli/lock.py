@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.cli.output import add_json_argument, answer
+from explicit_learning.cli.paths import given_path
 from explicit_learning.errors import ExitCode
 from explicit_learning.files.resources import ROOT
 from explicit_learning.gates.environment import check_environment
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     check = actions.add_parser("check", help="what is installed against the lock, and the locks against each other")
-    check.add_argument("--lock", type=Path, help="the lock to compare with (default: the one that fits best)")
+    check.add_argument("--lock", type=given_path, help="the lock to compare with (default: the one that fits best)")
     check.add_argument("--deep", action="store_true", help="also hash every installed file")
     add_json_argument(check)
     refresh = actions.add_parser("refresh", help="resolve the locks again from requirements/ (needs a package index)")

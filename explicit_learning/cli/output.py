@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.errors import Context, ExitCode, exit_code_of, json_answer, print_json
+from explicit_learning.errors import Context, ExitCode, Refusal, exit_code_of, json_answer, print_json
 
 if TYPE_CHECKING:
     import argparse
@@ -20,6 +20,7 @@ __all__ = [
     "add_accept_argument",
     "add_json_argument",
     "answer",
+    "closed_output",
     "counted_faults",
     "print_not_checked",
     "print_warnings",
@@ -85,8 +86,14 @@ def show(text: str) -> None:
     try:
         print(text, flush=True)
     except OSError as error:
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - what is still buffered would fail again at the end
-        raise STDOUT.refusal(found=error.strerror or str(error), expected="an output that takes the answer") from None
+        raise closed_output(error) from None
+
+
+def closed_output(error: OSError) -> Refusal:
+    """Return the refusal of a stdout that takes nothing more, and let nothing else be written there."""
+    sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - what is still buffered would fail again at the end
+    fix = "read all of it, or send it to a file" if isinstance(error, BrokenPipeError) else None
+    return STDOUT.refusal(found=error.strerror or str(error), expected="an output that takes the answer", fix=fix)
 
 
 def print_not_checked(names: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from explicit_learning.cli.output import add_json_argument, answer, print_warnings, show
-from explicit_learning.cli.paths import folder_path
+from explicit_learning.cli.paths import given_path
 from explicit_learning.verify.archive.pack import pack_run
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("run", type=folder_path, metavar="RUN", help="a run directory")
+    parser.add_argument("run", type=given_path, metavar="RUN", help="a run directory")
     place = "where the archive appears (with --oci: the folder); nothing may be there yet"
-    parser.add_argument("-o", "--out", type=folder_path, required=True, metavar="FILE", help=place)
+    parser.add_argument("-o", "--out", type=given_path, required=True, metavar="FILE", help=place)
     artifact = "write an OCI image layout: the archive as an artifact, with the run's statement attached to it"
     parser.add_argument("--oci", action="store_true", help=artifact)
     add_json_argument(parser)

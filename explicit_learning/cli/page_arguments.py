@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explicit_learning.cli.paths import folder_path
-from explicit_learning.report.page.page import require_page, require_plots
+from explicit_learning.cli.paths import given_path
+from explicit_learning.report.page.page import require_apart, require_page, require_plots
 
 if TYPE_CHECKING:
     import argparse
@@ -22,19 +22,20 @@ def add_page_arguments(parser: argparse.ArgumentParser, *, page: Path) -> None:
         page: Where the page goes by default.
     """
     what = "run directories, archives of runs, or the folder of an experiment"
-    parser.add_argument("runs", type=folder_path, nargs="+", metavar="RUN", help=what)
+    parser.add_argument("runs", type=given_path, nargs="+", metavar="RUN", help=what)
     where = f"where the page goes (default {page}); an earlier page there is replaced"
-    parser.add_argument("-o", dest="page", type=folder_path, default=page, metavar="PAGE", help=where)
+    parser.add_argument("-o", dest="page", type=given_path, default=page, metavar="PAGE", help=where)
     plots = "also write each plot as SVG, PNG and CSV into this folder"
-    parser.add_argument("--plots", type=folder_path, metavar="DIR", help=plots)
+    parser.add_argument("--plots", type=given_path, metavar="DIR", help=plots)
 
 
 def require_places(args: argparse.Namespace) -> None:
     """Refuse places that cannot hold the page or its plots, before anything is read.
 
     Raises:
-        Refusal: As `require_page` and `require_plots`.
+        Refusal: As `require_page`, `require_plots` and `require_apart`.
     """
     require_page(args.page)
     if args.plots:
         require_plots(args.plots)
+        require_apart(args.page, args.plots)

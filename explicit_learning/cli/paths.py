@@ -5,11 +5,11 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 from pathlib import Path
 
-__all__ = ["folder_path"]
+__all__ = ["given_path"]
 
 
-def folder_path(text: str) -> Path:
-    """Read the path of a folder.
+def given_path(text: str) -> Path:
+    """Read the path of a file or folder.
 
     Raises:
         ArgumentTypeError: If it is empty.

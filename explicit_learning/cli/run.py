@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.cli.node_flags import add_node_arguments, given_node_flags
@@ -14,7 +13,7 @@ from explicit_learning.cli.output import (
     print_not_checked,
     print_warnings,
 )
-from explicit_learning.cli.paths import folder_path
+from explicit_learning.cli.paths import given_path
 from explicit_learning.errors import Refusal
 from explicit_learning.files.progress import say
 from explicit_learning.gates.check import check_plan
@@ -27,6 +26,7 @@ from explicit_learning.rundir.layout import default_run_folder
 
 if TYPE_CHECKING:
     import argparse
+    from pathlib import Path
 
     from explicit_learning.errors import ExitCode
     from explicit_learning.launch.multi_node.nodes import NodePlace
@@ -36,9 +36,9 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("plan", type=Path, metavar="PLAN", help="a frozen plan")
+    parser.add_argument("plan", type=given_path, metavar="PLAN", help="a frozen plan")
     where = "run folder (default: $EXPLICIT_RUNS/RUN_ID, else runs/RUN_ID)"
-    parser.add_argument("--out", type=folder_path, metavar="DIR", help=where)
+    parser.add_argument("--out", type=given_path, metavar="DIR", help=where)
     audit = "if the run resumes, prove that its whole state was restored (smoke runs always do)"
     parser.add_argument("--audit", action="store_true", help=audit)
     add_accept_argument(parser)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.cli.output import add_json_argument, answer, show
-from explicit_learning.cli.paths import folder_path
+from explicit_learning.cli.paths import given_path
 from explicit_learning.experiment.selftest import RESULT, Selftest, run_selftest
 from explicit_learning.launch.signals import StopRequest, stop_signals_to
 
@@ -26,9 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--gpu", action="store_true", help="on this machine's GPUs; under 10 minutes")
     where.add_argument("--cpu", action="store_true", help="the same steps on a CPU, where nothing is compiled")
     parser.add_argument(
-        "--model", type=folder_path, metavar="DIR", help="train this model's adapters, not the tiny one's"
+        "--model", type=given_path, metavar="DIR", help="train this model's adapters, not the tiny one's"
     )
-    parser.add_argument("--out", type=folder_path, metavar="DIR", help=f"keep runs and {RESULT} in this empty folder")
+    parser.add_argument("--out", type=given_path, metavar="DIR", help=f"keep runs and {RESULT} in this empty folder")
     add_json_argument(parser)
 
 

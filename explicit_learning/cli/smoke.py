@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.cli.node_flags import add_node_arguments, given_node_flags
 from explicit_learning.cli.output import accept_options, add_accept_argument, add_json_argument, answer
-from explicit_learning.cli.paths import folder_path
+from explicit_learning.cli.paths import given_path
 from explicit_learning.experiment.smoke_run import run_smoke
 from explicit_learning.freeze.smoke_plan import SMOKE_SUFFIX
 from explicit_learning.launch.signals import StopRequest, stop_signals_to
@@ -23,9 +22,11 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("plan", type=Path, metavar="PLAN", help="a frozen plan; of a main plan a smoke plan is derived")
+    parser.add_argument(
+        "plan", type=given_path, metavar="PLAN", help="a frozen plan; of a main plan a smoke plan is derived"
+    )
     where = f"run folder (default: $EXPLICIT_RUNS/RUN_ID{SMOKE_SUFFIX}, else runs/RUN_ID{SMOKE_SUFFIX})"
-    parser.add_argument("--out", type=folder_path, metavar="DIR", help=where)
+    parser.add_argument("--out", type=given_path, metavar="DIR", help=where)
     add_accept_argument(parser)
     add_node_arguments(parser)
     add_json_argument(parser)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explicit_learning.cli.output import add_json_argument, answer
+from explicit_learning.cli.paths import given_path
 from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.strict_json import read_bytes
@@ -30,13 +31,13 @@ CONTEXT = Context(gate="verify", fix="see `el verify --help`", exit_code=ExitCod
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     what = "a run directory, an archive that `el pack` wrote, an evaluation's folder outside its run, or an export"
-    parser.add_argument("run", type=Path, metavar="RUN", help=what)
-    parser.add_argument("--key", type=Path, metavar="PUB", help="the signer's public key (PEM), from the signer")
+    parser.add_argument("run", type=given_path, metavar="RUN", help=what)
+    parser.add_argument("--key", type=given_path, metavar="PUB", help="the signer's public key (PEM), from the signer")
     parser.add_argument("--require-signed", action="store_true", help="refuse an unsigned run; needs --key")
     deep = "also hash data, base model and the image's bill of materials again"
     parser.add_argument("--deep", action="store_true", help=deep)
     plan = "the plan file beside the run's inputs (default: the one that the run was started with)"
-    parser.add_argument("--plan", type=Path, metavar="PLAN", help=plan)
+    parser.add_argument("--plan", type=given_path, metavar="PLAN", help=plan)
     add_json_argument(parser)
 
 

@@ -9,8 +9,8 @@ from argparse import ArgumentTypeError
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from explicit_learning.cli.output import add_json_argument, answer
-from explicit_learning.cli.paths import folder_path
+from explicit_learning.cli.output import add_json_argument, answer, closed_output, show
+from explicit_learning.cli.paths import given_path
 from explicit_learning.errors import ExitCode
 from explicit_learning.files.progress import say
 from explicit_learning.files.typed_json import to_json
@@ -35,7 +35,7 @@ LINE_INTERVAL = 10.0  # between lines outside a terminal
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("run", type=folder_path, metavar="RUN", help="a run directory; it need not be there yet")
+    parser.add_argument("run", type=given_path, metavar="RUN", help="a run directory; it need not be there yet")
     parser.add_argument("--once", action="store_true", help="show the run as it is now, and end")
     interval = "seconds between two looks (default 1; 10 outside a terminal)"
     parser.add_argument("--interval", type=_seconds, metavar="S", help=interval)
@@ -70,19 +70,25 @@ def _watch_page(watcher: RunWatcher, folder: Path, interval: float) -> None:
     from rich.console import Console
     from rich.live import Live
 
+    def update(state: WatchState | None) -> None:
+        try:
+            live.update(_page(state, folder), refresh=True)
+        except OSError as error:  # the terminal is gone, and with it whoever watched
+            raise closed_output(error) from None
+
     with Live(console=Console(), auto_refresh=False, transient=False) as live:
-        _watch(watcher, interval, lambda state: live.update(_page(state, folder), refresh=True))
+        _watch(watcher, interval, update)
 
 
 def _watch_lines(watcher: RunWatcher, folder: Path, interval: float) -> None:
-    with _lines(folder) as show:
-        _watch(watcher, interval, show)
+    with _lines(folder) as show_line:
+        _watch(watcher, interval, show_line)
 
 
-def _watch(watcher: RunWatcher, interval: float, show: Callable[[WatchState | None], None]) -> None:
+def _watch(watcher: RunWatcher, interval: float, shown: Callable[[WatchState | None], None]) -> None:
     while True:
         state = watcher.poll(now=time.time())
-        show(state)
+        shown(state)
         if state is not None and state.has_ended:
             return
         time.sleep(interval)
@@ -93,14 +99,14 @@ def _lines(folder: Path) -> Iterator[Callable[[WatchState | None], None]]:
     """Yield a function that prints a line for each state that differs from the one before."""
     last = ""
 
-    def show(state: WatchState | None) -> None:
+    def show_line(state: WatchState | None) -> None:
         nonlocal last
         text = _waiting(folder) if state is None else line_of(state)
         if text != last:
-            print(text, flush=True)
+            show(text)
         last = text
 
-    yield show
+    yield show_line
 
 
 def _page(state: WatchState | None, folder: Path) -> RenderableType:
@@ -113,7 +119,11 @@ def _print_page(state: WatchState | None, folder: Path) -> None:
         return
     from rich.console import Console
 
-    Console().print(page_of(state))
+    # Rendered first: the console itself ends the program with exit code 1 where a pipe is closed.
+    console = Console()
+    with console.capture() as captured:
+        console.print(page_of(state))
+    show(captured.get().rstrip("\n"))
 
 
 def _waiting(folder: Path) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from explicit_learning.completion.evaluation_statement import write_evaluation_statement
 from explicit_learning.data.other_rows import other_rows_faults
+from explicit_learning.data.preflight import Tokens
 from explicit_learning.errors import Context, ExitCode, Refusal
 from explicit_learning.evaluation.environment import environment_faults, measured_machine
 from explicit_learning.evaluation.process import run_process
@@ -26,8 +27,10 @@ from explicit_learning.files.typed_json import to_json
 from explicit_learning.gates.output import place_faults
 from explicit_learning.gates.signing import named_signer
 from explicit_learning.inputs.base_model import read_base_model
+from explicit_learning.inputs.data import envelope_faults
 from explicit_learning.inputs.frozen import frozen_paths
 from explicit_learning.inputs.initial_adapter import read_initial_adapter
+from explicit_learning.inputs.named import read_system_prompt
 from explicit_learning.inputs.outputs import inputs_of_paths, output_faults
 from explicit_learning.launch.environment import rank_environment
 from explicit_learning.lock import lock_sha256
@@ -43,12 +46,13 @@ from explicit_learning.rundir.events import gates_records, read_events
 from explicit_learning.rundir.launches import Machine  # noqa: TC001 - read at run time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from securesystemslib.signer import CryptoSigner
 
+    from explicit_learning.data.preflight import Asked
     from explicit_learning.errors import Fault
-    from explicit_learning.plan.typed_plan import EvaluationEngine
+    from explicit_learning.plan.typed_plan import EvaluationEngine, Generation
     from explicit_learning.rundir.evaluation import Evaluation
 
 __all__ = [
@@ -153,7 +157,9 @@ def evaluation_of_run(
     asked, rows_sha256 = paths, None
     if questions.rows is not None:
         trained = started_with.resolve().parent / plan.data.dataset_manifest.path
-        asked = _with_other_rows(paths, questions.rows, questions.asset_root, trained=trained)
+        asked = _with_other_rows(
+            paths, questions.rows, questions.asset_root, trained=trained, generation=plan.generation, file=started_with
+        )
         rows_sha256 = sha256_file(questions.rows)
     if which in {"final", "best"} and not (run / layout.COMPLETION_MARKER).is_file():
         raise CONTEXT.at(run).refusal(
@@ -246,14 +252,30 @@ def _plan_of(run: Path) -> Plan:
     return load_plan(run / layout.PLAN)
 
 
-def _with_other_rows(paths: ResolvedPaths, rows: Path, asset_root: Path | None, *, trained: Path) -> ResolvedPaths:
+def _with_other_rows(
+    paths: ResolvedPaths,
+    rows: Path,
+    asset_root: Path | None,
+    *,
+    trained: Path,
+    generation: Generation,
+    file: Path,
+) -> ResolvedPaths:
     """Return a plan's paths with an other file of evaluation rows, and the place of its images.
 
     Raises:
         Refusal: With everything that is wrong with the rows.
     """
     root = asset_root or rows.parent
-    if faults := other_rows_faults(rows, asset_root=root, trained=trained, trained_root=Path(paths.asset_root)):
+
+    def envelope(asked: Sequence[Asked]) -> list[Fault]:
+        system, limit = read_system_prompt(Path(paths.prompt)).text, generation.max_image_tokens
+        tokens = Tokens.of_model(Path(paths.model), system, max_image_tokens=limit)
+        return envelope_faults(asked, tokens, generation, file=str(file), system_file=paths.prompt)
+
+    if faults := other_rows_faults(
+        rows, asset_root=root, trained=trained, trained_root=Path(paths.asset_root), envelope=envelope
+    ):
         raise Refusal(faults)
     return replace(paths, evaluation=str(rows.resolve()), asset_root=str(root.resolve()))
 
@@ -304,7 +326,8 @@ def _adapter_faults(folder: Path, recorded: Mapping[str, str], source: str) -> I
         try:
             found = sha256_file(path)
         except OSError as error:
-            yield read_fault(error, path, gate="evaluation", expected="a file of the adapter")
+            expected = "a file of the adapter"
+            yield read_fault(error, path, gate="evaluation", expected=expected, missing_fix=RESTORE.fix)
             continue
         if found != recorded.get(name):
             yield RESTORE.fault(file=path, found=found, expected=f"{recorded.get(name)}, as in {source}")
@@ -321,7 +344,8 @@ def answer_requests(requests: Iterable[EvaluationRequest]) -> list[dict[str, Any
     """
     signer = named_signer(os.environ.get(KEY_VARIABLE))
     wanted = list(requests)
-    missing = [request for request in wanted if not Path(request.out).is_file()]
+    # One of each: a run that is named twice is asked once.
+    missing = [request for request in {item.out: item for item in wanted}.values() if not Path(request.out).is_file()]
     faults = environment_faults({(item.identity.engine, item.plan.hardware.accelerator) for item in missing})
     faults += [fault for folder in {Path(item.out).parent for item in missing} for fault in place_faults(folder)]
     if faults:

@@ -55,7 +55,7 @@ def check_trackers(environment: Mapping[str, str]) -> list[Fault]:
         CONTEXT.fault(
             pointer=TRACKERS_VARIABLE,
             found=found_text(", ".join(unknown)),
-            expected=f"names of trackers, separated by commas ({', '.join(TRACKERS)}), or none",
+            expected=f"names of trackers, separated by commas ({', '.join(TRACKERS)}), or none alone",
             fix="correct the variable, or unset it: metrics.jsonl is written in any case",
         )
     ]

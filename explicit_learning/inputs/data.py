@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from explicit_learning.arms import Arm
     from explicit_learning.data.dataset import CheckedDataset
     from explicit_learning.data.dataset_manifest import DatasetManifest, RowsFile
+    from explicit_learning.data.preflight import Asked
     from explicit_learning.errors import Fault
     from explicit_learning.inputs.held_out import HeldOutPart
     from explicit_learning.inputs.named import Inputs
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from explicit_learning.inputs.visits import PlannedVisits
     from explicit_learning.plan.typed_plan import Data, Generation, HashedFile, Objective, Validation
 
-__all__ = ["check_frozen_data", "image_tokens_per_row", "is_as_frozen", "rows_faults", "rows_for"]
+__all__ = ["check_frozen_data", "envelope_faults", "image_tokens_per_row", "is_as_frozen", "rows_faults", "rows_for"]
 
 CONTEXT = Context(gate="data", fix="restore the data that was frozen, or freeze the draft again")
 
@@ -207,15 +208,8 @@ def rows_faults(
     if arm and generation and inputs.model and inputs.prompt:
         tokens = Tokens.of_model(inputs.model.folder, inputs.prompt.text, max_image_tokens=generation.max_image_tokens)
         warnings += _turn_end_warnings(tokens, inputs.model.terminal)
-        faults += check_envelope(
-            asked_rows(checked, arm, held_out=held_out.groups),
-            tokens,
-            max_prompt_tokens=generation.max_prompt_tokens,
-            max_images_per_prompt=generation.max_images_per_prompt,
-            max_completion_tokens=generation.max_completion_tokens,
-            file=file,
-            system_file=str(inputs.prompt.file),
-        )
+        asked = asked_rows(checked, arm, held_out=held_out.groups)
+        faults += envelope_faults(asked, tokens, generation, file=file, system_file=str(inputs.prompt.file))
         if planned is not None and not faults:
             unlike, noticed = check_pass(trained.sft, arm, planned, tokens, file=file)
             faults, warnings = faults + unlike, warnings + noticed
@@ -234,6 +228,32 @@ def rows_faults(
             file=file,
         )
     return faults, warnings
+
+
+def envelope_faults(
+    rows: Sequence[Asked], tokens: Tokens, generation: Generation, *, file: str, system_file: str
+) -> list[Fault]:
+    """Return a fault for every row whose prompt or answers do not fit a plan's limits.
+
+    Args:
+        rows: What is asked.
+        tokens: Counts tokens with the plan's system prompt.
+        generation: The plan's limits.
+        file: The plan or draft, for a limit that is too low for any answer.
+        system_file: The system prompt's file.
+
+    Raises:
+        Refusal: If the model's template cannot render a prompt.
+    """
+    return check_envelope(
+        rows,
+        tokens,
+        max_prompt_tokens=generation.max_prompt_tokens,
+        max_images_per_prompt=generation.max_images_per_prompt,
+        max_completion_tokens=generation.max_completion_tokens,
+        file=file,
+        system_file=system_file,
+    )
 
 
 def _turn_end_warnings(tokens: Tokens, terminal: Sequence[int]) -> Iterator[str]:

@@ -347,7 +347,7 @@ def _not_noted(tree: Tree, launches: Sequence[Launch]) -> Iterator[Fault]:
     if (noted := manifest.last_launch_sha256) not in known:
         yield CONTEXT.fault(
             file=tree.place(layout.LAUNCHES),
-            found=f"{len(launches)} records, of which the newest has SHA-256 {known[-1]}",
+            found=f"{len(launches)} records, of which the newest has SHA-256 {known[-1]}" if launches else "no record",
             expected=f"a newest record with SHA-256 {noted}, as in {layout.RUN_MANIFEST}",
         )
 

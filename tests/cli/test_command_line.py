@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -14,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from explicit_learning.cli import COMMANDS, main
+from explicit_learning.cli import COMMANDS, _parser, main
 from explicit_learning.cli.output import counted_faults
+from explicit_learning.cli.paths import given_path
 from explicit_learning.errors import ExitCode, Fault, found_text
 from explicit_learning.files.resources import PLANS, ROOT
 from explicit_learning.files.schema import load_schema
@@ -25,6 +27,8 @@ from explicit_learning.lock import CPU_LOCK, VLLM_CPU_LOCK
 from tests.support.plans import PLAN, plan_with
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from explicit_learning.experiment.document import Experiment
 
 
@@ -117,6 +121,23 @@ def test_an_empty_output_folder_is_not_the_current_folder(words: list[str], caps
     answer = run_json(capsys, *words, "--out", "")
     assert answer["exit_code"] == 64
     assert answer["faults"][0]["found"] == "argument --out: an empty path; write . for the current folder"
+
+
+def _path_arguments(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Yield the arguments of a parser and of its commands that are read as paths."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from _path_arguments(inner)
+        elif action.type in (Path, given_path):
+            yield action
+
+
+@pytest.mark.parametrize("command", list(COMMANDS))
+def test_no_path_may_be_empty(command: str) -> None:
+    found = list(_path_arguments(_parser([command])))
+    assert [action.dest for action in found if action.type is Path] == []
+    assert found or command in {"contracts", "doctor"}
 
 
 def test_a_run_that_had_only_to_be_finalised_is_named_by_its_whole_path(

@@ -92,7 +92,8 @@ def _run_faults(path: Path) -> Iterator[Fault]:
             found = f"a folder with neither {layout.RUN_MANIFEST} nor {RECORD_NAME}"
             yield CONTEXT.fault(file=escaped(str(path)), found=found, expected=expected)
     elif not path.is_file():
-        yield CONTEXT.fault(file=escaped(str(path)), found="no such file or folder", expected=expected)
+        found = "neither a file nor a folder" if path.exists() else "no such file or folder"
+        yield CONTEXT.fault(file=escaped(str(path)), found=found, expected=expected)
 
 
 def _absent(folder: Path, arm: str, seed: int) -> LeftOut:

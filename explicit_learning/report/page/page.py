@@ -13,7 +13,7 @@ from explicit_learning.gates.output import place_faults
 from explicit_learning.report.plots.colours import THEMED
 from explicit_learning.rundir import layout
 
-__all__ = ["require_page", "require_plots", "write_page"]
+__all__ = ["require_apart", "require_page", "require_plots", "write_page"]
 
 FRAME = Path(__file__).with_name("page.html.jinja")
 OUTPUT = Context(gate="output", exit_code=ExitCode.OUTPUT)
@@ -60,6 +60,17 @@ def require_plots(folder: Path, *, option: str = "--plots") -> None:
         raise OUTPUT.at(folder).refusal(found="a file", expected="a folder, or nothing", fix=fix)
     _require_outside_runs(folder, option=option)
     _require_writable(folder, option=option)
+
+
+def require_apart(page: Path, folder: Path) -> None:
+    """Refuse a page and a folder of plots in one place: the page would be written, and then no plot.
+
+    Raises:
+        Refusal: If the folder is the page, or would lie below it.
+    """
+    if page.resolve() in (place := folder.resolve(), *place.parents):
+        found, fix = f"the place of the page, {page}", "choose another folder for the plots (--plots)"
+        raise OUTPUT.at(folder).refusal(found=found, expected="a folder apart from the page", fix=fix)
 
 
 def _require_writable(folder: Path, *, option: str) -> None:

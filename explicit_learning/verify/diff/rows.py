@@ -40,7 +40,7 @@ __all__ = [
     "trace_rows",
 ]
 
-GATE = "diff"
+GATE = "run"
 CONTEXT = Context(gate=GATE, fix=RESTORE)
 # What a row of a trace belongs to; it was not computed. Another commit is reported where launches are compared.
 LABELS = frozenset({"run_id", "arm", "running_commit", "frozen_config_sha256"})
