@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import sys
 import time
@@ -71,10 +73,8 @@ def _watch_page(watcher: RunWatcher, folder: Path, interval: float) -> None:
     from rich.live import Live
 
     def update(state: WatchState | None) -> None:
-        try:
+        with _to_stdout():
             live.update(_page(state, folder), refresh=True)
-        except OSError as error:  # the terminal is gone, and with it whoever watched
-            raise closed_output(error) from None
 
     with Live(console=Console(), auto_refresh=False, transient=False) as live:
         _watch(watcher, interval, update)
@@ -119,11 +119,23 @@ def _print_page(state: WatchState | None, folder: Path) -> None:
         return
     from rich.console import Console
 
-    # Rendered first: the console itself ends the program with exit code 1 where a pipe is closed.
-    console = Console()
-    with console.capture() as captured:
-        console.print(page_of(state))
-    show(captured.get().rstrip("\n"))
+    with _to_stdout():
+        Console().print(page_of(state))
+
+
+@contextmanager
+def _to_stdout() -> Iterator[None]:
+    """Refuse where rich cannot write; it ends the program with exit code 1 itself where a pipe is closed.
+
+    Raises:
+        Refusal: With exit code 74.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise closed_output(error) from None
+    except SystemExit:
+        raise closed_output(BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))) from None
 
 
 def _waiting(folder: Path) -> str:

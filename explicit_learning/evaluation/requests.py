@@ -44,6 +44,7 @@ from explicit_learning.rundir.completion_marker import read_marker
 from explicit_learning.rundir.evaluation import EvaluationIdentity, identity_of, read_evaluation
 from explicit_learning.rundir.events import gates_records, read_events
 from explicit_learning.rundir.launches import Machine  # noqa: TC001 - read at run time
+from explicit_learning.verify.evaluations import stated_faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -356,7 +357,7 @@ def answer_requests(requests: Iterable[EvaluationRequest]) -> list[dict[str, Any
 
 
 def _stated(request: EvaluationRequest, signer: CryptoSigner | None) -> Evaluation:
-    """Return an evaluation that is there; its statement is written if it is not."""
+    """Return an evaluation that is there; its statement is written if it is not, and else compared with the files."""
     file = Path(request.out)
     try:
         record = read_evaluation(file, request.identity)
@@ -367,6 +368,8 @@ def _stated(request: EvaluationRequest, signer: CryptoSigner | None) -> Evaluati
             write_evaluation_statement(file.parent, signer)
         except OSError as error:
             raise Refusal(write_fault(error, file.with_name(layout.EVALUATION_STATEMENT))) from None
+    elif faults := stated_faults(FolderTree(file.parent)):
+        raise Refusal(faults)
     return record
 
 

@@ -8,7 +8,7 @@ again where the held-out rows can be reached.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from explicit_learning.verify.reachable import Reachable
     from explicit_learning.verify.record import RunRecord
 
-__all__ = ["NOT_SCORED", "CheckedEvaluation", "check_evaluation", "check_evaluations"]
+__all__ = ["NOT_SCORED", "CheckedEvaluation", "check_evaluation", "check_evaluations", "stated_faults"]
 
 AGAIN = "move its folder away, and run the same `el evaluate` command again to make a new one"
 CONTEXT = Context(gate="evaluation", fix=AGAIN)
@@ -169,6 +169,16 @@ def check_evaluation(
         )
     found.checked.append("numbers from the answers, and answers from their texts")
     return found
+
+
+def stated_faults(tree: Tree) -> list[Fault]:
+    """Return what is wrong with the statement of an evaluation, or with its files by that statement."""
+    found = CheckedFolder(collector=FaultCollector(CONTEXT))
+    name = layout.EVALUATION_STATEMENT
+    own = [other for other in tree.files if layout.belongs_to_run(other) and other != name]
+    check_statement(tree, name, hashed_files(tree, own, found), None, found, build=build_evaluation_statement)
+    place = tree.place(name)
+    return [replace(fault, fix=AGAIN) if fault.file == place else fault for fault in found.faults()]
 
 
 def _answer_faults(tree: Tree, answers: Iterable[Answer], asked: tuple[Asked, ...] | None) -> Iterator[Fault]:

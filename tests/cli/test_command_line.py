@@ -24,6 +24,7 @@ from explicit_learning.files.schema import load_schema
 from explicit_learning.gates import memory as memory_gate
 from explicit_learning.gates.memory import MemoryLimit
 from explicit_learning.lock import CPU_LOCK, VLLM_CPU_LOCK
+from tests.support.compared_arms import arm_run
 from tests.support.plans import PLAN, plan_with
 
 if TYPE_CHECKING:
@@ -237,13 +238,34 @@ def test_an_answer_that_nobody_can_read_ends_with_74(words: list[str]) -> None:
     assert (done.returncode, done.stderr) == (74, b"")
 
 
-def test_a_full_output_is_not_taken_for_a_folder() -> None:
-    command = [sys.executable, str(ROOT / "entrypoint.py"), "doctor"]
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return arm_run(tmp_path_factory.mktemp("watched") / "run", "answer_grpo")
+
+
+@pytest.mark.parametrize("words", [["doctor"], ["watch", "RUN"], ["watch", "RUN", "--once"]])
+def test_a_full_output_is_not_taken_for_a_folder(words: list[str], watched: Path) -> None:
+    named = [str(watched) if word == "RUN" else word for word in words]
+    command = [sys.executable, str(ROOT / "entrypoint.py"), *named]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
     assert done.returncode == 74
     assert done.stderr.startswith(b"refused [program] (standard output)\n  found:    No space left on device\n")
     assert done.stderr.endswith(b"1 fault; exit code 74 (io)\n")
+
+
+@pytest.mark.parametrize("more", [[], ["--once"]])
+def test_a_reader_that_is_gone_is_said_to_be_the_reason(more: list[str], watched: Path) -> None:
+    command = [sys.executable, str(ROOT / "entrypoint.py"), "watch", str(watched), *more]
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(writing)
+    assert done.returncode == 74
+    assert done.stderr.startswith(b"refused [program] (standard output)\n  found:    Broken pipe\n")
+    assert b"fix:      read all of it, or send it to a file\n" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["pl\u00e4n.json", "\u8ba1\u5212.json"])

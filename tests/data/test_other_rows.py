@@ -9,13 +9,17 @@ import pytest
 from PIL import Image
 
 from explicit_learning.data.other_rows import other_rows_faults
+from explicit_learning.data.preflight import Tokens, check_envelope
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.jsonl import write_rows
+from explicit_learning.files.resources import ASSETS
 from tests.support.dataset_builder import Builder
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from explicit_learning.data.preflight import Asked
     from explicit_learning.errors import Fault
 
 
@@ -32,10 +36,18 @@ def other(tmp_path: Path) -> Builder:
     return built
 
 
-def faults(trained: Path, built: Builder) -> list[Fault]:
+def fitting(rows: Sequence[Asked]) -> list[Fault]:
+    """Measure rows as an evaluation does, against limits that leave room for a short answer only."""
+    tokens = Tokens.of_model(ASSETS / "tiny-vlm" / "model", "Answer the question.", max_image_tokens=None)
+    limits = {"max_prompt_tokens": 256, "max_images_per_prompt": 1, "max_completion_tokens": 12}
+    return check_envelope(rows, tokens, **limits, file="plan.json")
+
+
+def faults(trained: Path, built: Builder, *, assets: Path | None = None) -> list[Fault]:
     rows = built.folder / "rows.jsonl"
     write_rows(rows, built.evaluation)
-    return other_rows_faults(rows, asset_root=built.folder, trained=trained, trained_root=trained.parent)
+    root = assets or built.folder
+    return other_rows_faults(rows, asset_root=root, trained=trained, trained_root=trained.parent, envelope=fitting)
 
 
 def test_rows_that_were_never_trained_on_are_accepted(trained: Path, other: Builder) -> None:
@@ -92,5 +104,35 @@ def test_images_that_are_gone_or_changed_are_refused_with_their_rows(trained: Pa
 
 def test_a_file_that_is_not_there_is_one_fault(trained: Path, tmp_path: Path) -> None:
     missing = tmp_path / "missing.jsonl"
-    [fault] = other_rows_faults(missing, asset_root=tmp_path, trained=trained, trained_root=trained.parent)
+    [fault] = other_rows_faults(
+        missing, asset_root=tmp_path, trained=trained, trained_root=trained.parent, envelope=fitting
+    )
     assert fault.file == str(missing)
+
+
+def test_a_file_without_rows_is_refused_for_nothing_would_be_measured(trained: Path, other: Builder) -> None:
+    other.evaluation = []
+    [fault] = faults(trained, other)
+    assert (fault.found, fault.expected) == ("no row", "at least one group of evaluation rows")
+
+
+@pytest.mark.parametrize(("name", "found"), [("nowhere", "no such folder"), ("rows.jsonl", "a file")])
+def test_a_place_of_images_that_is_not_a_folder_is_one_fault(
+    trained: Path, other: Builder, name: str, found: str
+) -> None:
+    [fault] = faults(trained, other, assets=other.folder / name)
+    assert (fault.pointer, fault.found, fault.file) == ("--assets", found, str(other.folder / name))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "pointer"),
+    [("full_answer", "9" * 60, "/full_answer"), ("question", "Which digit? " * 200, "/question")],
+)
+def test_rows_that_do_not_fit_the_limits_of_the_plan_are_refused(
+    trained: Path, other: Builder, field: str, value: str, pointer: str
+) -> None:
+    for row in other.evaluation:
+        row[field] = value
+    found = faults(trained, other)
+    assert {(fault.gate, fault.pointer) for fault in found} == {("preflight", pointer)}
+    assert len(found) == len(other.evaluation)

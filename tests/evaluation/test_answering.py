@@ -37,7 +37,8 @@ def test_one_process_answers_what_one_engine_in_one_environment_can(
         "longer": request_to(tmp_path / "longer" / "evaluation.json", "vllm", adapter="/b", **other),
         "gpu": request_to(tmp_path / "gpu" / "evaluation.json", **{"/hardware/accelerator": "cuda"}),
     }
-    answer_requests(wanted.values())
+    answered_once = answer_requests([*wanted.values(), *wanted.values()])
+    assert answered_once[: len(wanted)] == answered_once[len(wanted) :], "what is asked for twice is answered once"
     assert started == [["exact", "exact-adapter"], ["base"], ["one", "two"], ["longer"], ["gpu"]]
 
 

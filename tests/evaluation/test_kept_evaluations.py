@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from explicit_learning.errors import Refusal
 from explicit_learning.evaluation import requests
 from explicit_learning.evaluation.requests import answer_requests
 from explicit_learning.files.hashing import sha256_file
@@ -90,3 +91,28 @@ def test_an_evaluation_whose_answers_were_edited_is_refused(tmp_path: Path) -> N
     assert (fault.file, fault.found) == (str(lines), sha256_file(lines))
     lines.unlink()
     assert refused(lambda: answer_requests([request_to(out)])).file == str(lines)
+
+
+@pytest.mark.parametrize("damage", [b"{}", b"not JSON", b""])
+def test_a_damaged_statement_is_refused_before_el_verify_finds_it(tmp_path: Path, damage: bytes) -> None:
+    out = tmp_path / "folder" / "evaluation.json"
+    write_evaluation(out, IDENTITY, answers(), machine=MACHINE)
+    answer_requests([request_to(out)])
+    statement = out.with_name("evaluation.intoto.json")
+    statement.write_bytes(damage)
+    with pytest.raises(Refusal) as caught:
+        answer_requests([request_to(out)])
+    assert {fault.file for fault in caught.value.faults} == {str(statement)}
+    assert {fault.fix.split(",")[0] for fault in caught.value.faults} == {"move its folder away"}
+    assert statement.read_bytes() == damage
+    statement.unlink()
+    assert answer_requests([request_to(out)])
+
+
+def test_a_file_that_the_statement_does_not_cover_is_named(tmp_path: Path) -> None:
+    out = tmp_path / "folder" / "evaluation.json"
+    write_evaluation(out, IDENTITY, answers(), machine=MACHINE)
+    answer_requests([request_to(out)])
+    out.with_name("notes.txt").write_text("mine")
+    fault = refused(lambda: answer_requests([request_to(out)]))
+    assert (fault.file, fault.fix.split()[0]) == (str(out.with_name("notes.txt")), "remove")

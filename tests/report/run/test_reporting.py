@@ -6,7 +6,7 @@ import csv
 import json
 from dataclasses import replace
 from html import escape
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -19,9 +19,6 @@ from explicit_learning.report.run.reading import read_reported_run
 from explicit_learning.report.run.reporting import report_runs
 from explicit_learning.rundir.evaluation_summary import wilson_interval
 from tests.support.compared_arms import answers, arm_run, begun, experiment
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ARMS = ("answer_grpo", "intervention_grpo")
 HOSTILE = '<script>alert("x")</script>'
@@ -157,6 +154,23 @@ def test_what_is_not_a_run_is_refused_and_nothing_is_written(tmp_path: Path) -> 
     with pytest.raises(Refusal):
         report_runs([tmp_path / "empty"], tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize("plots", ["report.html", "report.html/plots"])
+@pytest.mark.parametrize("command", ["report", "compare"])
+def test_a_page_and_its_plots_have_places_apart(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, plots: str
+) -> None:
+    page = tmp_path / "report.html"
+    assert main([command, str(run), "-o", str(page), "--plots", str(tmp_path / plots)]) == ExitCode.OUTPUT
+    assert f"found:    the place of the page, {page}" in capsys.readouterr().err
+    assert not page.exists()
+
+
+@pytest.mark.skipif(not Path("/dev/null").is_char_device(), reason="needs a device that can be named")
+def test_a_device_is_not_said_to_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(Refusal, match="neither a file nor a folder"):
+        report_runs([Path("/dev/null")], tmp_path / "report.html")
 
 
 @pytest.mark.parametrize(
