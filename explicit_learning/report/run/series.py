@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["BUCKETS", "LARGEST", "Bucket", "Metrics", "bucketed"]
 
 BUCKETS = 400
+MOST_BUCKETS = 2 * BUCKETS
 LARGEST = 1e100  # beyond it, sums of values and the ticks of an axis may overflow
 
 
@@ -75,7 +76,8 @@ def bucketed(rows: Iterable[tuple[int, Mapping[str, float | None]]], *, steps: i
 
     Args:
         rows: Step and values by metric; ``None`` stands for a value that is not finite.
-        steps: Number of steps that the run has come to, which decides the width of the buckets.
+        steps: Number of steps that the run has come to, which decides the width of the buckets; it is doubled as often
+            as rows go on far beyond them.
     """
     found = Metrics(window=max(1, -(-steps // BUCKETS)))
     series: dict[str, list[Bucket]] = defaultdict(list)
@@ -91,5 +93,22 @@ def bucketed(rows: Iterable[tuple[int, Mapping[str, float | None]]], *, steps: i
             if not buckets or (buckets[-1].step - 1) // found.window != (step - 1) // found.window:
                 buckets.append(Bucket(step=step))
             buckets[-1].add(step, value)
+            while len(buckets) > MOST_BUCKETS:  # a damaged file has more steps than the run
+                found.window *= 2
+                for known in series.values():
+                    known[:] = _merged(known, found.window)
     found.series, found.left_out = dict(series), dict(left_out)
     return found
+
+
+def _merged(buckets: Iterable[Bucket], window: int) -> list[Bucket]:
+    """Return buckets put together into wider ones of `window` steps."""
+    wider: list[Bucket] = []
+    for one in buckets:
+        if not wider or (wider[-1].step - 1) // window != (one.step - 1) // window:
+            wider.append(one)
+            continue
+        last = wider[-1]
+        last.step, last.count, last.total = one.step, last.count + one.count, last.total + one.total
+        last.low, last.high = min(last.low, one.low), max(last.high, one.high)
+    return wider

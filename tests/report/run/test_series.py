@@ -47,3 +47,12 @@ def test_values_too_large_to_add_up_are_counted_and_left_out() -> None:
     found = bucketed([(1, {"loss": 1e308}), (2, {"loss": -(10**300)}), (3, {"loss": LARGEST})], steps=3)
     assert found.left_out == {"loss": 2}
     assert [(bucket.step, bucket.mean) for bucket in found.series["loss"]] == [(3, LARGEST)]
+
+
+def test_rows_far_beyond_the_steps_of_a_run_do_not_make_a_page_grow() -> None:
+    metrics = bucketed(((step, {"loss": float(step)}) for step in range(1, 100_001)), steps=60)
+    buckets = metrics.series["loss"]
+    assert (metrics.window, len(buckets), metrics.rows) == (128, 782, 100_000)
+    assert sum(bucket.count for bucket in buckets) == 100_000
+    assert (buckets[0].step, buckets[0].low, buckets[0].high, buckets[0].mean) == (128, 1.0, 128.0, 64.5)
+    assert (buckets[-1].step, buckets[-1].high) == (100_000, 100_000.0)
