@@ -311,12 +311,14 @@ def _fill_sft(plan: dict[str, Any], counted: SftPass, file: Path, *, rows_per_st
     asked = optimisation.get("max_steps", counted.steps)
     if asked != counted.steps:
         used = f"{counted.records} rows, {counted.loss_tokens} loss tokens"
+        longer = "raise budget.max_sft_loss_tokens, or add rows"
+        shorter = "lower budget.max_sft_loss_tokens: an SFT run is one pass over its rows"
         return [
             context.fault(
                 pointer="/optimisation/max_steps",
                 found=f"{asked} steps planned, {counted.steps} possible",
                 expected=f"one pass over the rows within the limit: {counted.steps} steps ({used})",
-                fix="leave max_steps out, raise budget.max_sft_loss_tokens, or add rows",
+                fix=f"leave max_steps out, or {longer if asked > counted.steps else shorter}",
             )
         ]
     optimisation["max_steps"] = counted.steps

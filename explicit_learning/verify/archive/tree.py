@@ -93,7 +93,9 @@ class ArchiveTree:
                 self._identity = _identity(stream)
                 self._places = _Headers(stream, faults).places()
         except OSError as error:
-            raise Refusal(read_fault(error, path, gate=CONTEXT.gate, expected=EXPECTED)) from None
+            expected = f"a run directory, or {EXPECTED}"
+            fault = read_fault(error, path, gate=CONTEXT.gate, expected=expected, missing_fix="check the path")
+            raise Refusal(fault) from None
         faults.refuse_if_any()
         self.files: dict[str, int] = {name: self._places[name].size for name in sorted(self._places)}
 
