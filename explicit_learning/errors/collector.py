@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.errors.faults import ExitCode, Fault, Refusal
+from explicit_learning.errors.faults import FOUND_LIMIT, ExitCode, Fault, Refusal, beginning_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["LIMIT", "Context", "FaultCollector"]
 
 LIMIT = 100  # faults that are explained
+POINTER_LIMIT = 500  # characters of a pointer: a name in a document can have millions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +42,8 @@ class Context:
     exit_code: ExitCode = ExitCode.CONTRACT
 
     def at(self, file: object, subject: str | None = None) -> Context:
-        """Return the same context for another file, or for a subject inside it."""
-        return replace(self, file=str(file), subject=subject)
+        """Return the same context for another file, or for a subject inside it; of a long subject, its beginning."""
+        return replace(self, file=str(file), subject=None if subject is None else beginning_of(subject, FOUND_LIMIT))
 
     def fault(
         self,
@@ -65,7 +66,7 @@ class Context:
         return Fault(
             gate=self.gate,
             file=self.file if file is None else str(file),
-            pointer=pointer,
+            pointer=None if pointer is None else beginning_of(pointer, POINTER_LIMIT),
             found=found if self.subject is None else f"{found} ({self.subject})",
             expected=expected,
             fix=advice,

@@ -17,7 +17,7 @@ from explicit_learning.errors.invisible import escaped
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["FOUND_LIMIT", "ExitCode", "Fault", "Refusal", "exit_code_of", "found_text"]
+__all__ = ["FOUND_LIMIT", "ExitCode", "Fault", "Refusal", "beginning_of", "exit_code_of", "found_text"]
 
 FOUND_LIMIT = 200  # characters of what was found that a fault shows
 
@@ -85,13 +85,21 @@ class Fault:
         }
 
     def __str__(self) -> str:
-        """Return the fault as the terminal shows it: a headline and three labelled lines."""
+        """Return the fault as the terminal shows it: a headline and three labelled lines.
+
+        Names in files and documents can hold characters that a terminal obeys, or none that is seen; these are escaped.
+        """
         where = " ".join(part for part in (self.file, self.pointer) if part)
-        return (
-            f"refused [{self.gate}] {where or '(no file)'}\n"
-            f"  found:    {self.found}\n"
-            f"  expected: {self.expected}\n"
-            f"  fix:      {self.fix}"
+        return "\n".join(
+            map(
+                escaped,
+                (
+                    f"refused [{self.gate}] {where or '(no file)'}",
+                    f"  found:    {self.found}",
+                    f"  expected: {self.expected}",
+                    f"  fix:      {self.fix}",
+                ),
+            )
         )
 
 
@@ -127,4 +135,9 @@ def found_text(value: Any) -> str:  # noqa: ANN401 - any JSON value, or what a l
     except (TypeError, ValueError):
         text = repr(value)
     text = escaped(text)
-    return text if len(text) <= FOUND_LIMIT else f"{text[: FOUND_LIMIT - 1]}… ({len(text)} characters)"
+    return text if len(text) <= FOUND_LIMIT else f"{beginning_of(text, FOUND_LIMIT)} ({len(text)} characters)"
+
+
+def beginning_of(text: str, most: int) -> str:
+    """Return a text that has no more than a number of characters; one that was cut ends in an ellipsis."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"

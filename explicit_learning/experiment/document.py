@@ -6,6 +6,7 @@ arms can differ only where their drafts do.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +98,7 @@ def read_experiment(path: Path, *, overrides: Mapping[str, dict[str, Any]] | Non
     for kind, found in stages.items():
         for index, name in enumerate(document[kind]):
             changes = _merged(document.get("overrides", {}).get(kind, {}), (overrides or {}).get(kind, {}))
-            if not (path.parent / name).exists():
+            if not os.path.exists(path.parent / name):  # noqa: PTH110 - unlike Path's, it takes too long a name
                 fix = "check the path, which starts at the experiment's document"
                 gone, fix = missing_file(path.parent / name, fix=fix)
                 at, expected = f"/{kind}/{index}", "a draft"

@@ -11,9 +11,10 @@ import json
 import re
 import unicodedata
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from explicit_learning.errors import FOUND_LIMIT, Context, found_text
+from explicit_learning.errors import FOUND_LIMIT, LIMIT, Context, found_text
 from explicit_learning.files.resources import SCHEMAS
 
 if TYPE_CHECKING:
@@ -71,7 +72,9 @@ def pointer(parts: Any) -> str:
 
 
 def validate(value: Any, name: str, *, gate: str, file: str) -> list[Fault]:
-    """Return every way in which a value breaks a schema, in document order.
+    """Return every way in which a value breaks a schema, in document order; beyond `LIMIT`, one fault for the rest.
+
+    The last one points to the whole document, so that no part of it counts as sound.
 
     Args:
         value: The JSON value.
@@ -80,8 +83,18 @@ def validate(value: Any, name: str, *, gate: str, file: str) -> list[Fault]:
         file: The file the value was read from, for the faults.
     """
     at = Context(gate=gate, file=file)
-    faults = [fault for error in validator(name).iter_errors(value) for fault in _faults(error, at)]
-    return sorted(dict.fromkeys(faults), key=lambda fault: fault.pointer or "")
+    found = (fault for error in validator(name).iter_errors(value) for fault in _faults(error, at))
+    faults = list(dict.fromkeys(islice(found, LIMIT)))
+    rest = [
+        at.fault(
+            pointer="",
+            found="more faults than these",
+            expected="none",
+            fix=f"fix the {len(faults)} shown: they often have one cause",
+        )
+        for _ in islice(found, 1)
+    ]
+    return [*sorted(faults, key=lambda fault: fault.pointer or ""), *rest]
 
 
 def _faults(error: Any, at: Context) -> Iterator[Fault]:
@@ -146,11 +159,9 @@ def _is_misspelt(name: str, error: Any) -> bool:
     known = error.schema.get("properties", {})
     if error.schema.get("additionalProperties", True) is not False:
         return False
-    return any(
-        name in difflib.get_close_matches(found, [key for key in known if key not in error.instance], n=1)
-        for found in error.instance
-        if found not in known
-    )
+    absent = [key for key in known if key not in error.instance]
+    unknown = islice((found for found in error.instance if found not in known), LIMIT)
+    return any(name in difflib.get_close_matches(found, absent, n=1) for found in unknown)
 
 
 def _description(schema: Any, name: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -29,6 +30,7 @@ MAX_DEPTH = 64
 MAX_INTEGER = 2**53 - 1  # RFC 8785, and every reader that keeps numbers as doubles
 INTEGER_LENGTH = len(f"-{MAX_INTEGER}")
 SHOWN_DIGITS = 40
+SHOWN_KEYS = 5
 
 
 class _ContradictionError(ValueError):
@@ -125,9 +127,9 @@ def parse_json(data: bytes, *, gate: str, file: str, fix: str | None = None, not
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise _ContradictionError(f"duplicate key {', '.join(map(found_text, twice))}")
+        twice = sorted(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+        more = f" and {len(twice) - SHOWN_KEYS:,} more" if len(twice) > SHOWN_KEYS else ""
+        raise _ContradictionError(f"duplicate key {', '.join(map(found_text, twice[:SHOWN_KEYS]))}{more}")
     return result
 
 
@@ -138,12 +140,16 @@ def _no_constant(name: str) -> NoReturn:
 def _finite(text: str) -> float:
     value = float(text)
     if value in {float("inf"), float("-inf")}:
-        raise _ContradictionError(f"{text}, which is too large for a number")
+        raise _ContradictionError(f"{_shown(text)}, which is too large for a number")
     return value
 
 
 def _place(text: str) -> str:
-    """Return the JSON pointer of the first value that readers disagree about."""
+    """Return the JSON pointer of the first value that readers disagree about.
+
+    What lies behind that value was not read before. If it is not JSON, or is nested without end, there is no document
+    to point into, and the pointer is that of the whole.
+    """
 
     def marked(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def or_mark(value: Any) -> Any:  # noqa: ANN401 - what `json.loads` hands over
@@ -154,14 +160,14 @@ def _place(text: str) -> str:
 
         return or_mark
 
-    value = json.loads(
-        text,
-        object_pairs_hook=marked(_unique),
-        parse_constant=marked(_no_constant),
-        parse_float=marked(_finite),
-        parse_int=marked(_exact),
-    )
-    with suppress(RecursionError):
+    with suppress(json.JSONDecodeError, RecursionError):
+        value = json.loads(
+            text,
+            object_pairs_hook=marked(_unique),
+            parse_constant=marked(_no_constant),
+            parse_float=marked(_finite),
+            parse_int=marked(_exact),
+        )
         return next(_places(value, "", lambda item: isinstance(item, _Contradiction)), "")
     return ""
 
@@ -203,9 +209,12 @@ def _encodable(value: Any) -> bool:  # noqa: ANN401 - any JSON value
 
 def _exact(text: str) -> int:
     if len(text) > INTEGER_LENGTH or abs(value := int(text)) > MAX_INTEGER:
-        shown = text if len(text) <= SHOWN_DIGITS else f"{text[:SHOWN_DIGITS]}… ({len(text):,} digits)"
-        raise _ContradictionError(f"the integer {shown}, which readers with 64-bit floats round")
+        raise _ContradictionError(f"the integer {_shown(text)}, which readers with 64-bit floats round")
     return value
+
+
+def _shown(number: str) -> str:
+    return number if len(number) <= SHOWN_DIGITS else f"{number[:SHOWN_DIGITS]}… ({len(number):,} digits)"
 
 
 def _depth_exceeds(value: Any, limit: int) -> bool:  # noqa: ANN401 - any JSON value

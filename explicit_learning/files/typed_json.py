@@ -14,7 +14,7 @@ from enum import Enum, IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from explicit_learning.errors import FOUND_LIMIT, ExitCode, Refusal
+from explicit_learning.errors import FOUND_LIMIT, ExitCode, Refusal, beginning_of
 from explicit_learning.files.atomic import write_json
 from explicit_learning.files.compiled_schema import compiled_schema
 from explicit_learning.files.schema import MISSING, validate
@@ -105,7 +105,7 @@ def _damage(faults: list[Fault], fix: str) -> list[Fault]:
     missing = [fault for fault in faults if fault.found == MISSING]
     if len(missing) > 1:
         names = ", ".join(fault.pointer or "" for fault in missing)
-        found = names if len(names) <= FOUND_LIMIT else f"{names[: FOUND_LIMIT - 1]}…"
+        found = beginning_of(names, FOUND_LIMIT)
         whole = replace(
             missing[0],
             pointer="",

@@ -8,7 +8,6 @@ other without a gap and end with the file.
 from __future__ import annotations
 
 import json
-import math
 import struct
 from typing import TYPE_CHECKING, Any, TypedDict, TypeGuard
 
@@ -39,6 +38,7 @@ MATRIX_DIMENSIONS = 2
 INDEX = "model.safetensors.index.json"
 LENGTH_BYTES = 8
 HEADER_LIMIT = 100_000_000  # the format's own
+MAX_TENSOR_BYTES = 2**63 - 1  # what an offset in a file can be
 # Bytes of an element, by the dtype's name in safetensors.
 ITEM_BYTES = {
     "BOOL": 1,
@@ -136,9 +136,23 @@ def _check_entry(name: str, entry: Any, at: Context) -> None:  # noqa: ANN401 - 
         found = f"{found_text(dtype)} of shape {found_text(shape)}"
         raise at.refusal(pointer=pointer, found=found, expected="the name of a dtype, and a shape")
     stored = offsets[1] - offsets[0]
-    if dtype in ITEM_BYTES and stored != (right := math.prod(shape) * ITEM_BYTES[dtype]):
-        expected = f"{right:,} bytes: a {dtype} tensor of shape {shape}"
+    if dtype in ITEM_BYTES and stored != (right := _tensor_bytes(dtype, shape)):
+        size = f"{right:,} bytes" if right <= MAX_TENSOR_BYTES else "more bytes than a file can hold"
+        expected = f"{size}: a {dtype} tensor of shape {found_text(shape)}"
         raise at.refusal(pointer=pointer, found=f"{stored:,} bytes", expected=expected)
+
+
+def _tensor_bytes(dtype: str, shape: list[int]) -> int:
+    """Return the size of a tensor in bytes; of one beyond `MAX_TENSOR_BYTES`, any number beyond it.
+
+    The product of a long shape would have millions of digits.
+    """
+    size = 0 if 0 in shape else ITEM_BYTES[dtype]
+    for length in shape:
+        if size > MAX_TENSOR_BYTES:
+            break
+        size *= length
+    return size
 
 
 def _are_counts(value: Any) -> TypeGuard[list[int]]:  # noqa: ANN401 - any JSON value

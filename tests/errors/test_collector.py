@@ -55,3 +55,19 @@ def test_everything_collected_is_raised_together() -> None:
     with pytest.raises(Refusal) as refusal:
         faults.refuse_if_any()
     assert [fault.found for fault in refusal.value.faults] == ["8", "9"]
+
+
+def test_a_pointer_and_a_subject_are_shown_by_their_beginning() -> None:
+    context = Context(gate="data", fix="fix it").at("rows.jsonl:1", "s" * 100_000)
+    fault = context.fault(pointer="/" + "n" * 100_000, found="x", expected="y")
+    assert fault.pointer == "/" + "n" * 498 + "…"
+    assert fault.found == f"x ({'s' * 199}…)"
+
+
+@pytest.mark.parametrize("character", ["\x1b", "\r", "\n", "\x9b", "\u2028", "\u200b", "\u202e", "\udcff"])
+def test_what_a_terminal_obeys_or_does_not_show_is_escaped_in_every_part_of_a_fault(character: str) -> None:
+    text = f"a{character}b"
+    fault = Context(gate="data", file=text, fix=text).fault(pointer=text, found=text, expected=text)
+    lines = str(fault).split("\n")
+    assert len(lines) == 4
+    assert all(line.isprintable() and f"\\u{ord(character):04x}" in line for line in lines)

@@ -213,3 +213,9 @@ def test_drafts_that_may_not_be_compared_are_refused_before_anything_is_trained(
         ("/lora/rank", "8"),
         ("/objective/loss_type", '"grpo"'),
     ]
+
+
+def test_a_path_that_no_file_system_takes_is_a_missing_draft(tmp_path: Path) -> None:
+    path = tmp_path / "experiment.json"
+    path.write_text(json.dumps(json.loads(DEMO.read_text()) | {"sft": ["x" * 1000], "rl": ["a/" * 2000 + "b"]}))
+    assert set(refused(path)) == {"/sft/0", "/rl/0"}

@@ -145,3 +145,23 @@ def test_truncation_anywhere_is_refused(tmp_path: Path) -> None:
         path.write_bytes(whole[:length])
         with pytest.raises(Refusal):
             file_tensors(path)
+
+
+@pytest.mark.parametrize("length", [400, 100_000])
+def test_a_shape_whose_product_no_file_can_hold_is_refused_at_once(tmp_path: Path, length: int) -> None:
+    # 400 such sizes have a product of 6,382 digits, more than Python writes; 100,000 took ten seconds to multiply.
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(raw({"w": {"dtype": "F32", "shape": [2**53 - 1] * length, "data_offsets": [0, 0]}}, b""))
+    with pytest.raises(Refusal) as caught:
+        file_tensors(path)
+    (fault,) = caught.value.faults
+    assert fault.pointer == "/w"
+    assert fault.found == "0 bytes"
+    assert fault.expected.startswith("more bytes than a file can hold: a F32 tensor of shape [9007199254740991, ")
+    assert len(fault.expected) < 400
+
+
+def test_a_shape_with_a_zero_holds_no_bytes_whatever_else_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(raw({"w": {"dtype": "F32", "shape": [2**53 - 1] * 4 + [0], "data_offsets": [0, 0]}}, b""))
+    assert file_tensors(path)["w"].sha256 == hashlib.sha256(b"").hexdigest()

@@ -9,6 +9,7 @@ import lzma
 import os
 import tarfile
 import threading
+import tracemalloc
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -373,3 +374,27 @@ def test_what_a_sparse_disk_holds_is_not_read(run_tar: Path) -> None:
     assert tree_bytes(tree, "small", gate="test") == b"content\n"
     with tree.open("big") as stream:
         assert stream.read(10) == bytes(10)
+
+
+def test_names_of_many_parts_take_no_more_memory_than_the_archive(tmp_path: Path) -> None:
+    # A set of all folders above these 20 names, 640 kB, held 20 x 16,000 texts of 16,000 characters on average.
+    names = ("x/" * 16_000 + str(number) for number in range(20))
+    content = b"".join(records(("path", name.encode())) + file("short") for name in names) + END
+    path = tmp_path / "run.tar"
+    path.write_bytes(content)
+    tracemalloc.start()
+    try:
+        assert len(ArchiveTree(path).files) == 20
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 10 * len(content)
+
+
+def test_a_file_with_others_inside_is_found_whatever_sorts_between(tmp_path: Path) -> None:
+    names = ("a", "a-b", "a.c", "a/b", "a/b/c", "ab")
+    faults = faults_of(tmp_path / "run.tar", b"".join(map(file, names)) + END)
+    assert [(fault.pointer, fault.found) for fault in faults] == [
+        ('"a"', "a file with others inside"),
+        ('"a/b"', "a file with others inside"),
+    ]

@@ -11,6 +11,7 @@ import io
 import os
 import re
 import tarfile
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from explicit_learning.errors import Context, FaultCollector, Refusal, found_text
@@ -19,7 +20,7 @@ from explicit_learning.files.os_errors import read_fault
 from explicit_learning.files.regular import open_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
     from typing import BinaryIO
 
@@ -184,7 +185,7 @@ class _Headers:
         except _Unreadable as unreadable:
             found, expected, fix = unreadable.args
             self._faults.report(found=found, expected=expected, fix=fix)
-        for name in sorted(_folders_above(self._places) & self._places.keys()):
+        for name in _with_others_inside(self._places):
             self._refuse(name, "a file with others inside", "files that are not folders, too")
         return self._places
 
@@ -315,15 +316,16 @@ class _Headers:
         self._faults.report(pointer=_shown(name), found=found, expected=expected)
 
 
-def _folders_above(names: Iterable[str]) -> set[str]:
-    """Return every folder that a file lies in."""
-    folders: set[str] = set()
-    for name in names:
-        folder = name.rpartition("/")[0]
-        while folder and folder not in folders:
-            folders.add(folder)
-            folder = folder.rpartition("/")[0]
-    return folders
+def _with_others_inside(names: Iterable[str]) -> Iterator[str]:
+    """Yield the names that are also folders of others.
+
+    Sorted with the smallest character for the slash, a name stands right before those inside it. A set of all folders
+    would take gigabytes for a few long names.
+    """
+    ordered = sorted(name.replace("/", "\0") for name in names)
+    for name, following in pairwise(ordered):
+        if following.startswith(f"{name}\0"):
+            yield name.replace("\0", "/")
 
 
 def _wrong_name(name: str) -> str | None:
