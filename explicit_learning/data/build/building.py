@@ -125,7 +125,13 @@ def _divide(folder: BuildingFolder, source: Source, options: BuildOptions) -> No
 
 def _finish(folder: BuildingFolder, options: BuildOptions) -> Built:
     state = folder.state
-    result = built(state, folder.out / MANIFEST_NAME, identity=state.get("identity"), near_bits=options.near_bits)
+    result = built(
+        state,
+        folder.out / MANIFEST_NAME,
+        identity=state.get("identity"),
+        near_bits=options.near_bits,
+        obeys_column=options.split_column is not None,
+    )
     folder.remove()
     return result
 

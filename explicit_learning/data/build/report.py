@@ -11,7 +11,8 @@ from explicit_learning.arms import ARMS
 from explicit_learning.data.build.allowed import Shown, arms_refused
 from explicit_learning.data.build.answer_types import AnswerCounts, Judged, notes_of
 from explicit_learning.data.build.items import Item
-from explicit_learning.data.build.options import PARTS, SFT, SLOTS
+from explicit_learning.data.build.options import EVALUATION, PARTS, SFT, SLOTS
+from explicit_learning.data.build.splits import part_asked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from explicit_learning.data.build.state import State
 
 __all__ = ["Built", "built"]
+
+HELD_OUT = "the source holds the row out (split), and it is trained on: only --split-column obeys a split"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +63,7 @@ class Built:
     arms_refused: dict[str, str]
 
 
-def built(state: State, manifest: Path, *, identity: str, near_bits: int | None) -> Built:
+def built(state: State, manifest: Path, *, identity: str, near_bits: int | None, obeys_column: bool) -> Built:
     """Return what a finished build came to."""
     components = state.get("components")
     relations = _nested(state, "SELECT part, relation, COUNT(*) FROM views JOIN items USING (number) GROUP BY 1, 2")
@@ -78,10 +81,18 @@ def built(state: State, manifest: Path, *, identity: str, near_bits: int | None)
         largest_components=tuple(components["largest"]),
         near_bits=near_bits,
         answers=_answers(state),
-        told=dict(state.rows("SELECT text, COUNT(*) FROM told GROUP BY 1 ORDER BY 2 DESC, 1")),
+        told=_told(state, obeys_column=obeys_column),
         arms=tuple(name for name in ARMS if name not in reasons),
         arms_refused=reasons,
     )
+
+
+def _told(state: State, *, obeys_column: bool) -> dict[str, int]:
+    """Return what rows are noted for; first, that what the source holds out is trained on."""
+    found = dict(state.rows("SELECT text, COUNT(*) FROM told GROUP BY 1 ORDER BY 2 DESC, 1"))
+    asked = state.rows("SELECT json_extract(value, '$.asked_split') FROM items WHERE part != ?", EVALUATION)
+    held_out = 0 if obeys_column else sum(part_asked(split) == EVALUATION for (split,) in asked)
+    return ({HELD_OUT: held_out} if held_out else {}) | found
 
 
 def _nested(state: State, query: str) -> dict[str, dict[str, int]]:

@@ -15,6 +15,7 @@ from PIL import Image
 from explicit_learning.data.build import folder, images, intake, viewing
 from explicit_learning.data.build.folder import BuildingFolder
 from explicit_learning.data.build.options import Shares
+from explicit_learning.data.build.report import HELD_OUT
 from explicit_learning.data.dataset import check_dataset
 from explicit_learning.errors import ExitCode, Refusal
 from explicit_learning.files.hashing import snapshot
@@ -351,6 +352,17 @@ def test_a_column_decides_and_may_not_put_a_picture_on_both_sides(build: Build, 
     rows[-1]["split"] = "other"
     build(write_jsonl(tmp_path / "unknown.jsonl", rows), tmp_path / "third", split_column="split")
     assert [(line["id"], line["faults"][0]["found"]) for line in refused(tmp_path / "third")] == [("again", '"other"')]
+
+
+def test_rows_that_the_source_holds_out_are_noted_where_they_are_trained_on(build: Build, tmp_path: Path) -> None:
+    rows = [{**drawn_row(index, tmp_path, 48), "split": word} for index, word in enumerate(["test", "train"] * 6)]
+    source = write_jsonl(tmp_path / "rows.jsonl", rows)
+    built = build(source, tmp_path / "out")
+    sides = side_of(tmp_path / "out")
+    trained = sum(row["split"] == "test" and sides[row["id"]] != "evaluation" for row in rows)
+    assert trained > 0, "the shares hold out other rows than the source"
+    assert built.told == {HELD_OUT: trained}
+    assert build(source, tmp_path / "obeyed", split_column="split").told == {}
 
 
 def test_strict_stops_with_every_row_that_cannot_be_used(build: Build, tmp_path: Path) -> None:
