@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help env demo rehearsal test lint docs wheel image image-cpu image-twice image-full-debian sif test-image test-sif test-nodes \
-    test-kernels test-compile test-vllm fuzz run
+    test-kernels test-compile test-vllm bench fuzz run
 
 # A CPU rank's settings (docs/upstream.md): page faults otherwise cost most of a step's time, and two OpenMP threads on
 # two busy cores are slower than one. Tests are about the CPU, whatever the machine has.
@@ -26,6 +26,9 @@ demo: ## the whole story on a CPU; options in ARGS, such as ARGS='--quick'
 rehearsal: ## real training at real size on a CPU: an hour and 12 GB, or with SIZE=small a few minutes; folder in OUT
 	@python="$$(./tools/environment.sh)"; \
 	exec "$$python" -m benchmarks.rehearsal --size $(or $(SIZE),full) $(if $(OUT),--out "$(OUT)")
+
+bench: ## figures that must hold, each a ratio measured in one run, on an idle machine; options in ARGS, such as ARGS='--json FILE'
+	@python="$$(./tools/environment.sh)"; exec "$$python" -m benchmarks.bench $(ARGS)
 
 test: ## lint, then the fast tests, whatever lint says; options for pytest in ARGS
 	@failed=0; $(MAKE) --no-print-directory lint || failed=1; \

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -60,28 +60,24 @@ def proportional_bytes(process: int) -> int:
     return sum(int(line.split()[1]) * KIB for line in lines if line.startswith("Pss:"))
 
 
-def processor_seconds(process: int) -> float:
-    """Return the processor seconds that a process has used; 0 once it has ended."""
-    try:
-        fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def processor_seconds() -> float:
+    """Return the processor seconds of all processes that this one and its children have started and waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def measure(command: list[str]) -> dict[str, float]:
     """Run a command; return its seconds, the processor seconds of it and its children, and its peak memory."""
     started, peak = time.monotonic(), 0
-    used: dict[int, float] = {}
+    before = processor_seconds()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     while process.poll() is None:
-        running = descendants(process.pid)
-        peak = max(peak, sum(map(proportional_bytes, running)))
-        used |= {one: max(used.get(one, 0.0), processor_seconds(one)) for one in running}
+        peak = max(peak, sum(map(proportional_bytes, descendants(process.pid))))
         time.sleep(EVERY_SECONDS)
     if process.returncode:
         raise SystemExit(process.returncode)
-    return {"seconds": time.monotonic() - started, "cpu_seconds": sum(used.values()), "peak_mib": peak / KIB / KIB}
+    seconds, used = time.monotonic() - started, processor_seconds() - before
+    return {"seconds": seconds, "cpu_seconds": used, "peak_mib": peak / KIB / KIB}
 
 
 def main() -> None:

@@ -73,8 +73,9 @@ def _broken(folder: Path, model: Path, turns: int) -> Figure:
 
 def _unchanged(folder: Path, model: Path, turns: int) -> Figure:
     """Time a model's identity, with what is remembered and without."""
-    os.environ["XDG_CACHE_HOME"] = str(folder / "caches")
-    young, remembered_hashes.YOUNG_NS = remembered_hashes.YOUNG_NS, 0
+    caches = "XDG_CACHE_HOME"
+    before = os.environ.get(caches), remembered_hashes.YOUNG_NS
+    os.environ[caches], remembered_hashes.YOUNG_NS = str(folder / "caches"), 0
 
     def remembered() -> None:
         with remembering_hashes():
@@ -92,4 +93,5 @@ def _unchanged(folder: Path, model: Path, turns: int) -> Figure:
             turns=min(turns, 3),
         )
     finally:
-        remembered_hashes.YOUNG_NS = young
+        remembered_hashes.YOUNG_NS = before[1]
+        os.environ.pop(caches) if before[0] is None else os.environ.update({caches: before[0]})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import statistics
 import time
 from dataclasses import dataclass
@@ -82,12 +83,14 @@ def wall_seconds(call: Callable[[], object]) -> float:
 
 def cpu_seconds(call: Callable[[], object]) -> float:
     """Return the processor time that a call takes, in all threads and in child processes that ended."""
-    begun = os.times()
+    begun = _used()
     call()
-    ended = os.times()
-    return sum(getattr(ended, name) - getattr(begun, name) for name in ("user", "system")) + sum(
-        getattr(ended, name) - getattr(begun, name) for name in ("children_user", "children_system")
-    )
+    return _used() - begun
+
+
+def _used() -> float:
+    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, kinds))
 
 
 def paired(

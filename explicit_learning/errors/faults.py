@@ -88,17 +88,16 @@ class Fault:
         """Return the fault as the terminal shows it: a headline and three labelled lines.
 
         Names in files and documents can hold characters that a terminal obeys, or none that is seen; these are escaped.
+        Further lines of what was found, such as another program's message, are indented.
         """
         where = " ".join(part for part in (self.file, self.pointer) if part)
+        found = "\n            ".join(map(escaped, self.found.split("\n")))
         return "\n".join(
-            map(
-                escaped,
-                (
-                    f"refused [{self.gate}] {where or '(no file)'}",
-                    f"  found:    {self.found}",
-                    f"  expected: {self.expected}",
-                    f"  fix:      {self.fix}",
-                ),
+            (
+                escaped(f"refused [{self.gate}] {where or '(no file)'}"),
+                f"  found:    {found}",
+                escaped(f"  expected: {self.expected}"),
+                escaped(f"  fix:      {self.fix}"),
             )
         )
 

@@ -20,7 +20,8 @@ def test_it_prints_a_row_for_each_size_and_the_ratios(tmp_path: Path) -> None:
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:4]]
     assert [row[0] for row in cells] == ["80", "40,000"]
-    assert all(float(row[5].replace(",", "")) > 0 for row in cells)
+    # Times, and not their ratio: on a busy disk it may be anything, 0.0 included.
+    assert all(float(cell.removesuffix(" ms").replace(",", "")) > 0 for row in cells for cell in row[2:5])
     assert lines[5].startswith("from 80 to 40,000 rows, a checkpoint's accounting costs ")
     assert list(tmp_path.iterdir()) == []
 

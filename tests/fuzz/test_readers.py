@@ -18,7 +18,7 @@ NAMES = [reader.name for reader in READERS]
 BY_NAME = {reader.name: reader for reader in READERS}
 # `make fuzz` draws more, and other ones in each session; what it finds is kept in .hypothesis and tried first.
 LONG = os.environ.get("FUZZ_EXAMPLES")
-EXAMPLES = int(LONG) if LONG else 200
+EXAMPLES = int(LONG) if LONG else 100
 PROFILE = settings(
     max_examples=EXAMPLES,
     deadline=None,
