@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from explicit_learning.errors.faults import FOUND_LIMIT, ExitCode, Fault, Refusal, beginning_of
+from explicit_learning.errors.invisible import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -42,8 +43,12 @@ class Context:
     exit_code: ExitCode = ExitCode.CONTRACT
 
     def at(self, file: object, subject: str | None = None) -> Context:
-        """Return the same context for another file, or for a subject inside it; of a long subject, its beginning."""
-        return replace(self, file=str(file), subject=None if subject is None else beginning_of(subject, FOUND_LIMIT))
+        """Return the same context for another file, or for a subject inside it.
+
+        A subject is a name out of a file: of a long one the beginning is kept, and line breaks are escaped.
+        """
+        shown = None if subject is None else beginning_of(escaped(subject), FOUND_LIMIT)
+        return replace(self, file=str(file), subject=shown)
 
     def fault(
         self,

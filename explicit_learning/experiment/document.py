@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from explicit_learning.arms import ARMS, canonical_arm
 from explicit_learning.errors import Context, ExitCode, Refusal, found_text
+from explicit_learning.errors.invisible import escaped
 from explicit_learning.experiment.comparison import comparison_faults
 from explicit_learning.files.os_errors import missing_file
 from explicit_learning.files.schema import validate
@@ -102,7 +103,7 @@ def read_experiment(path: Path, *, overrides: Mapping[str, dict[str, Any]] | Non
                 fix = "check the path, which starts at the experiment's document"
                 gone, fix = missing_file(path.parent / name, fix=fix)
                 at, expected = f"/{kind}/{index}", "a draft"
-                faults.append(context.fault(pointer=at, found=f"{name}: {gone}", expected=expected, fix=fix))
+                faults.append(context.fault(pointer=at, found=f"{escaped(name)}: {gone}", expected=expected, fix=fix))
                 continue
             try:
                 found.append(_stage(path.parent / name, kind, f"/{kind}/{index}", context, changes))

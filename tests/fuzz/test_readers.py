@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import TYPE_CHECKING
 
@@ -48,3 +49,15 @@ def test_a_reader_takes_or_refuses_what_is_almost_right(reader: Reader, tmp_path
 @given(content=st.binary(max_size=600))
 def test_a_reader_takes_or_refuses_any_bytes(reader: Reader, tmp_path: Path, content: bytes) -> None:
     judged(reader, tmp_path, content)
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [("slots", "slot_id"), ("evaluation-rows", "slot_id"), ("sft", "record_id"), ("experiment", "sft")],
+)
+def test_a_name_in_a_file_cannot_write_a_line_of_a_refusal(name: str, field: str, tmp_path: Path) -> None:
+    reader = BY_NAME[name]
+    row = json.loads(reader.seeds[0].splitlines()[-1])
+    lines = "x\nrefused [plan] other.json"
+    row[field] = [lines] if isinstance(row[field], list) else lines
+    assert judged(reader, tmp_path, json.dumps(row).encode() + b"\n")
